@@ -24,7 +24,7 @@ from benchmarks.speed.report import bandwidth
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import Session, Target
-from copyspec.targets.static.settings import PADDED_TOKENS, padded_size
+from copyspec.targets.static.settings import PADDED_TOKENS, padded_tokens
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.tree import DraftTree
 from copyspec.verification.picking import best_picks
@@ -63,7 +63,7 @@ class Rows:
 
     def seconds(self, repeats: int) -> float:
         """Median seconds of the passes after prefill, warm-up and capture."""
-        own = padded_size(self._rows, len(self._trees[0]))
+        own = padded_tokens(self._rows, len(self._trees[0]))
         for done in range(1, MOST_WARM_STEPS):
             self.step()
             if done >= WARM_STEPS and self.session.is_settled and self.session.computed in (None, own):

@@ -226,8 +226,11 @@ class _ReplaySession:
         return self._session.is_settled
 
     @property
-    def computed(self) -> tuple[int, int] | None:
+    def computed(self) -> int | None:
         return self._session.computed
+
+    def padded(self, nodes: int) -> int | None:
+        return self._session.padded(nodes)
 
     @property
     def most_nodes(self) -> int:

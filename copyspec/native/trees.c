@@ -2,7 +2,7 @@
 
    `is_sound` is the fast check in tree.py's `fault`, `accepted` that in verification/walk.py, `lay_out` is `_fill` of
    targets/passes.py (and `additive`, where it is given a mask), `pack` is `_pack` of targets/static/packing.py, and
-   `fit` is `_fit` of decoding/loop.py and `record` `_record` of decoding/controller.py. They are described there and
+   `fit` and `fit_shared` are those of decoding/loop.py with an underscore, and `record` `_record` of decoding/controller.py. They are described there and
    return the same, bit by bit. Every number is checked when it is read, so that no access is outside an array. */
 
 #define PY_SSIZE_T_CLEAN
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION 4 /* of the arguments and results; must equal VERSION in tree.py */
+#define VERSION 5 /* of the arguments and results; must equal VERSION in tree.py */
 #define ROOT -1
 #define WORD 63  /* bits of an int64 without its sign bit */
 #define FIELDS 5 /* fields of a packed pass before the words */
@@ -563,45 +563,197 @@ rank(PyObject *parents, PyObject *scores, double scale, double *calibrated_score
     return 0;
 }
 
-/* Rank one draft, add to `gains` what its n-th node is worth, and return its first `most` nodes as a new list. */
-static PyObject *
-rank_draft(PyObject *draft, double *gains, Py_ssize_t room)
-{
-    PyObject *given[2], *taken[2], *order = NULL;
-    Py_ssize_t most;
+/* A draft: parents, scores, the factor for them, and how many of its nodes may be used. */
+typedef struct {
+    PyObject *taken[2]; /* tuples of parents and scores */
     double scale;
-    if (!PyTuple_Check(draft)) { /* PyArg_ParseTuple raises SystemError */
+    Py_ssize_t size, most;
+    Ranked *ranked; /* [size], the likeliest first */
+} Draft;
+
+static void
+release_draft(Draft *draft)
+{
+    release(draft->taken, 2);
+    PyMem_Free(draft->ranked);
+}
+
+/* Read a draft and rank its nodes. Returns -1 with an error set, and then there is nothing to release. */
+static int
+take_draft(PyObject *given, Draft *draft)
+{
+    PyObject *parts[2];
+    *draft = (Draft){0};
+    if (!PyTuple_Check(given)) { /* PyArg_ParseTuple raises SystemError */
         PyErr_Format(PyExc_TypeError, "a draft is a tuple of parents, scores, scale and size, not %.100s",
-                     Py_TYPE(draft)->tp_name);
-        return NULL;
+                     Py_TYPE(given)->tp_name);
+        return -1;
     }
-    if (!PyArg_ParseTuple(draft, "OOdn", &given[0], &given[1], &scale, &most) || take_tuples(given, taken, 2) < 0) {
-        return NULL;
+    if (!PyArg_ParseTuple(given, "OOdn", &parts[0], &parts[1], &draft->scale, &draft->most)
+        || take_tuples(parts, draft->taken, 2) < 0) {
+        return -1;
     }
-    Py_ssize_t size = PyTuple_GET_SIZE(taken[0]);
-    double *calibrated_scores = PyMem_Malloc((size_t)(size + 1) * sizeof(double));
-    Ranked *ranked = PyMem_Malloc((size_t)(size + 1) * sizeof(Ranked));
-    if (calibrated_scores == NULL || ranked == NULL) {
+    draft->size = PyTuple_GET_SIZE(draft->taken[0]);
+    double *calibrated_scores = PyMem_Malloc((size_t)(draft->size + 1) * sizeof(double));
+    draft->ranked = PyMem_Malloc((size_t)(draft->size + 1) * sizeof(Ranked));
+    int failed = -1;
+    if (calibrated_scores == NULL || draft->ranked == NULL) {
         PyErr_NoMemory();
     }
-    else if (PyTuple_GET_SIZE(taken[1]) != size || most < 0 || most > size || most > room) {
+    else if (PyTuple_GET_SIZE(draft->taken[1]) != draft->size || draft->most < 0 || draft->most > draft->size) {
         fail("parents, scores and sizes");
     }
-    else if (rank(taken[0], taken[1], scale, calibrated_scores, ranked) == 0 && (order = PyList_New(most)) != NULL) {
-        for (Py_ssize_t place = 0; place < most; place++) {
-            PyObject *node = PyLong_FromSsize_t(ranked[place].node);
+    else {
+        failed = rank(draft->taken[0], draft->taken[1], draft->scale, calibrated_scores, draft->ranked);
+    }
+    PyMem_Free(calibrated_scores);
+    if (failed) {
+        release_draft(draft);
+    }
+    return failed;
+}
+
+/* Rank one draft, add to `gains` what its n-th node is worth, and return its first `most` nodes as a new list. */
+static PyObject *
+rank_draft(PyObject *given, double *gains, Py_ssize_t room)
+{
+    Draft draft;
+    if (take_draft(given, &draft) < 0) {
+        return NULL;
+    }
+    PyObject *order = NULL;
+    if (draft.most > room) {
+        fail("parents, scores and sizes");
+    }
+    else if ((order = PyList_New(draft.most)) != NULL) {
+        for (Py_ssize_t place = 0; place < draft.most; place++) {
+            PyObject *node = PyLong_FromSsize_t(draft.ranked[place].node);
             if (node == NULL) {
                 Py_CLEAR(order);
                 break;
             }
             PyList_SET_ITEM(order, place, node);
-            gains[place + 1] += ranked[place].worth;
+            gains[place + 1] += draft.ranked[place].worth;
         }
     }
-    PyMem_Free(calibrated_scores);
-    PyMem_Free(ranked);
-    release(taken, 2);
+    release_draft(&draft);
     return order;
+}
+
+/* A node of one of several drafts. */
+typedef struct {
+    double worth;
+    Py_ssize_t row, node;
+} Candidate;
+
+/* The most likely candidate first, ties by row and in stored order. */
+static int
+compare_candidates(const void *left, const void *right)
+{
+    const Candidate *one = left, *other = right;
+    if (one->worth != other->worth) {
+        return one->worth > other->worth ? -1 : 1;
+    }
+    if (one->row != other->row) {
+        return one->row < other->row ? -1 : 1;
+    }
+    return one->node < other->node ? -1 : 1;
+}
+
+/* The usable nodes of all drafts, the likeliest first; their number in `count`. NULL with an error set. */
+static Candidate *
+rank_all(PyObject *drafts, Py_ssize_t *count)
+{
+    Candidate *all = PyMem_Malloc(sizeof(Candidate));
+    *count = 0;
+    for (Py_ssize_t row = 0; all != NULL && row < PyTuple_GET_SIZE(drafts); row++) {
+        Draft draft;
+        if (PyTuple_GET_ITEM(drafts, row) == Py_None) {
+            continue;
+        }
+        if (take_draft(PyTuple_GET_ITEM(drafts, row), &draft) < 0) {
+            PyMem_Free(all);
+            return NULL;
+        }
+        Candidate *more = PyMem_Realloc(all, (size_t)(*count + draft.most + 1) * sizeof(Candidate));
+        if (more == NULL) {
+            PyMem_Free(all);
+        }
+        for (Py_ssize_t place = 0; more != NULL && place < draft.most; place++) {
+            more[(*count)++] = (Candidate){draft.ranked[place].worth, row, draft.ranked[place].node};
+        }
+        all = more;
+        release_draft(&draft);
+    }
+    if (all == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    qsort(all, (size_t)*count, sizeof(Candidate), compare_candidates);
+    return all;
+}
+
+/* How many candidates pay, by the costs of a pass with 0, 1, ... nodes; -1 with an error set. */
+static Py_ssize_t
+choose_count(const Candidate *all, Py_ssize_t count, PyObject *costs, double rows, double allowed)
+{
+    double cost, expected = rows, best;
+    Py_ssize_t chosen = 0;
+    if (PyTuple_GET_SIZE(costs) < 1) {
+        return fail("costs and drafts");
+    }
+    if (read_real(costs, 0, &cost) < 0) {
+        return -1;
+    }
+    best = rows / cost;
+    for (Py_ssize_t n = 1; n <= count && n < PyTuple_GET_SIZE(costs); n++) {
+        if (read_real(costs, n, &cost) < 0) {
+            return -1;
+        }
+        expected += all[n - 1].worth;
+        if (expected / cost > best && rows * (cost - 1.0) <= allowed) {
+            best = expected / cost, chosen = n;
+        }
+    }
+    return chosen;
+}
+
+static PyObject *
+fit_shared(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *given[2], *taken[2], *orders = NULL, *found = NULL;
+    double allowed;
+    Py_ssize_t count, chosen;
+    if (!PyArg_ParseTuple(args, "OOd", &given[0], &given[1], &allowed) || take_tuples(given, taken, 2) < 0) {
+        return NULL;
+    }
+    const Py_ssize_t rows = PyTuple_GET_SIZE(taken[0]);
+    Candidate *all = rank_all(taken[0], &count);
+    if (all == NULL || (chosen = choose_count(all, count, taken[1], (double)rows, allowed)) < 0
+        || (orders = PyList_New(rows)) == NULL) {
+        goto done;
+    }
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        PyObject *order = PyList_New(0);
+        if (order == NULL) {
+            goto done;
+        }
+        PyList_SET_ITEM(orders, row, order);
+    }
+    for (Py_ssize_t place = 0; place < chosen; place++) {
+        PyObject *node = PyLong_FromSsize_t(all[place].node);
+        if (node == NULL || PyList_Append(PyList_GET_ITEM(orders, all[place].row), node) < 0) {
+            Py_XDECREF(node);
+            goto done;
+        }
+        Py_DECREF(node);
+    }
+    found = Py_BuildValue("nO", chosen, orders);
+done:
+    Py_XDECREF(orders);
+    PyMem_Free(all);
+    release(taken, 2);
+    return found;
 }
 
 /* Choose the width from `gains`, [widest + 1], and the costs of 0 to `limit` nodes; lowers `limit` to what is allowed.
@@ -755,6 +907,8 @@ PyDoc_STRVAR(pack_doc, "pack(host, starts, uncached, tokens, parents, moves, scr
                        "The array of a static pass: packing.pack.");
 PyDoc_STRVAR(fit_doc, "fit(drafts, costs, widest, limit, allowed)\n\n"
                       "The largest size allowed, the width that pays, and each draft's nodes by their probability.");
+PyDoc_STRVAR(fit_shared_doc, "fit_shared(drafts, costs, allowed)\n\n"
+                             "How many nodes of all drafts together pay, and which of each, by their probability.");
 PyDoc_STRVAR(record_doc, "record(parents, scores, path, decay, expected, right)\n\n"
                          "`expected` and `right` after a pass that accepted `path`.");
 
@@ -764,6 +918,7 @@ static PyMethodDef methods[] = {
     {"lay_out", lay_out, METH_VARARGS, lay_out_doc},
     {"pack", pack, METH_VARARGS, pack_doc},
     {"fit", fit, METH_VARARGS, fit_doc},
+    {"fit_shared", fit_shared, METH_VARARGS, fit_shared_doc},
     {"record", record, METH_VARARGS, record_doc},
     {NULL, NULL, 0, NULL},
 };

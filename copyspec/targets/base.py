@@ -37,8 +37,13 @@ class Session(Protocol):
         ...
 
     @property
-    def computed(self) -> tuple[int, int] | None:
-        """Rows and draft nodes that the last pass computed, padding included; None: it was not padded."""
+    def computed(self) -> int | None:
+        """Tokens that the last pass computed, padding included; None: those that it was given."""
+        ...
+
+    def padded(self, nodes: int) -> int | None:
+        """The tokens that a pass of all rows computes whose largest tree has so many nodes; None: no more than it is
+        given."""
         ...
 
     @property

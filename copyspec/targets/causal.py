@@ -139,6 +139,9 @@ class TreeSession(ABC):
     def most_nodes(self) -> int:
         return sys.maxsize if self._states is None else self._states.most_nodes
 
+    def padded(self, nodes: int) -> None:
+        return None
+
     def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> Scores:
         check_rows(len(self._rows), uncached, trees)
         self._uncached = uncached

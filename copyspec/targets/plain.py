@@ -88,6 +88,9 @@ class PlainSession:
         parts = [(part, name) for part in target.model.modules() for name in _INNER_STATE if hasattr(part, name)]
         self._inner: dict[tuple[torch.nn.Module, str], object] = dict.fromkeys(parts)
 
+    def padded(self, nodes: int) -> None:
+        return None
+
     @property
     def lengths(self) -> Sequence[int]:
         return [self._ids.shape[1] + len(self._waiting)]

@@ -61,6 +61,9 @@ class FakeSession:
         self._uncached: list[list[int]] = []
         self._trees: list[DraftTree] = []
 
+    def padded(self, nodes: int) -> None:
+        return None
+
     @property
     def lengths(self) -> Sequence[int]:
         return [len(tokens) for tokens in self.cached]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 NODE_BUCKETS = (1, 9, 17, 33, 65, 129)
 """Columns of a pass, root included. On a GPU, up to about 180 columns take as long as reading the weights once."""
 
@@ -62,10 +64,11 @@ def node_bucket(columns: int, rows: int = 1) -> int:
     return next((bucket for bucket in NODE_BUCKETS if columns <= bucket), beyond)
 
 
-def padded_size(rows: int, nodes: int) -> tuple[int, int]:
-    """The rows and draft nodes that a static pass of so many computes."""
+@cache
+def padded_tokens(rows: int, nodes: int) -> int:
+    """The tokens that a static pass of so many rows computes, whose largest tree has so many nodes."""
     rows = row_bucket(rows)
-    return rows, node_bucket(1 + nodes, rows) - 1
+    return rows * node_bucket(1 + nodes, rows)
 
 
 def slot_bucket(slots: int) -> int:

@@ -29,6 +29,7 @@ from copyspec.targets.static.settings import (
     MAX_READ_TOGETHER,
     NODE_BUCKETS,
     node_bucket,
+    padded_tokens,
     row_bucket,
     slot_bucket,
 )
@@ -117,8 +118,8 @@ class StaticSession:
         self._attended = 0  # slots that passes attend to
         self._has_read = False  # whether a regular session read prompts in the last `score`
         self._warned_states = False
-        self.computed: tuple[int, int] | None = None
-        """Rows and draft nodes of the last pass, padding included."""
+        self.computed: int | None = None
+        """Tokens of the last pass, padding included."""
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -128,6 +129,12 @@ class StaticSession:
     def runner(self) -> Runner:
         """How the last pass was run."""
         return "static" if self._arena is None else self._arena.runner.name
+
+    def padded(self, nodes: int) -> int:
+        rows = row_bucket(len(self._lengths))
+        if self._target.options.exact:
+            return max(self._rows, rows) * EXACT_NODES
+        return padded_tokens(rows, nodes)
 
     @property
     def is_settled(self) -> bool:
@@ -333,7 +340,7 @@ class StaticSession:
             self._attended = slot_bucket(needed + min(self._new_tokens, LOOK_AHEAD))
         slots = arena.size.capacity if whole else min(self._attended, arena.size.capacity)
         size = arena.runner.choose((self._rows, nodes, slots), max(starts), arena.size.rows)
-        self.computed = size[0], size[1] - 1
+        self.computed = size[0] * size[1]
         self._refresh_cross(arena)
         staging = arena.runner.staging(size)
         pack(staging, starts, uncached, trees, self._moves, arena.size.capacity - 1)
