@@ -40,7 +40,9 @@ _PARTS = {
 }
 """The kinds of masks that layers of a kind ask for, besides those of its own name."""
 
-ATTENTION_KINDS = frozenset({"full_attention", "sliding_attention", "chunked_attention", "indexed_attention"})
+ATTENTION_KINDS = frozenset(
+    {"full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "deepseek_sparse_attention"}
+)
 
 
 @dataclass(frozen=True, slots=True)

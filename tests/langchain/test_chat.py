@@ -327,7 +327,7 @@ def test_who_leaves_frees_the_engine_within_one_step(
     llm = ChatCopySpec(model=engine, max_tokens=150, model_kwargs={"drafter": "none", "ignore_eos": True})
 
     async def main() -> tuple[int, int]:
-        with counted(engine, slowly=0.02) as passes:  # 150 passes take three seconds, so that no call ends before
+        with counted(engine, slowly=0.05) as passes:  # 150 passes take seven seconds, so that no call ends before
             await leave(program(llm), passes)
             before = passes()
             await asyncio.to_thread(_until_idle)
