@@ -238,7 +238,7 @@ class TreeSession(ABC):
     def contents(self, row: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of each layer of a row, [H, S, D]. Raises ValueError if a layer has none of its own."""
         layers = self._rows[row].layers
-        if sorted(layers) != list(range(len(self._cache.layers))):
+        if sorted(layers) != list(range(len(layers))):
             raise ValueError("some of its layers keep no keys and values of their own")
         return [(layers[number].keys, layers[number].values) for number in range(len(layers))]
 
