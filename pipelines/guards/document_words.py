@@ -13,6 +13,7 @@ from copyspec.lockless import cached_property
 
 from ..documents import Part
 from .languages import ANY, is_in
+from .sentencehood import lacks_end
 from .vocabulary import ENDING, english, is_english, is_rare, spelt
 
 DOCUMENT_CHARS = 1 << 20
@@ -30,6 +31,8 @@ MOST_CARE = 2.5  # nats: mistakes are a twelfth of what they are in sentences th
 FEW_SENTENCES = 2  # so many tell nothing about a writer's care
 EDITED = 0.6  # nats: texts with more are mostly documents that were read again
 MOST_SLIPS = 300  # unknown words that are looked at, a tenth of a millisecond each
+
+ENDING_CHARS = 400  # of a text that are looked at to tell whether it lacks its end
 
 LANGUAGE_PARTS = 100  # parts from which the document's language is determined
 LANGUAGE_CHARS = 500  # first characters of each
@@ -72,7 +75,7 @@ class DocumentWords:
         self._serial = Counter[bool]()  # lists with and without a comma before the last "and"
         self._votes: dict[str, list[bool]] = {name: [] for name in {"en", language} - {ANY}}
         self._openings = Counter[bool]()  # segments that begin in lower case, and others
-        self._sentences = self._plain_slips = 0
+        self._sentences = self._plain_slips = self._open = 0
         left = DOCUMENT_CHARS
         for part in parts:
             self._read(part, left)
@@ -94,6 +97,8 @@ class DocumentWords:
             if each.begins or each.ends
         )
         self._openings.update(letter.islower() for letter in first if letter)
+        ends = (part.text[max(each.start, each.end - ENDING_CHARS) : each.end] for each in part.segments if each.ends)
+        self._open += sum(map(lacks_end, ends))
         self._plain_slips += len(_PLAIN_SLIP.findall(prose))
         self._sentences += len(_SENTENCE.findall(prose))
         for language, votes in self._votes.items():
@@ -158,6 +163,11 @@ class DocumentWords:
         """Whether the document has a habit of beginning paragraphs, items or comments in lower case."""
         small = self._openings[True]
         return small > REPEATED and 2 * small >= self._openings.total()
+
+    @property
+    def leaves_open(self) -> bool:
+        """Whether more than one sentence at the end of a text goes without its mark."""
+        return self._open > 1
 
     @property
     def has_serial_commas(self) -> bool | None:

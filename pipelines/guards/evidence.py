@@ -15,7 +15,7 @@ from .articles import ARTICLES, article_of
 from .document_words import DocumentWords, is_compound
 from .likeness import distance, plain
 from .openings import Openings
-from .sentencehood import END
+from .sentencehood import END, is_terse
 from .varieties import are_varieties
 from .vocabulary import spelt
 from .wording import Wording, is_grammar
@@ -45,6 +45,7 @@ _DOUBLED = re.compile(r"(.)\1")
 _LAST_COMMA = re.compile(r",(?=\s*(?:and|or)\b)")
 _JOINED = re.compile(r"\w[:=|]\w")
 _COMPARED_TWICE = re.compile(r"(?<![\w'’])(?:more|most) \w+(?:er|est)(?![\w'’])", re.IGNORECASE)
+_CLAUSE_END = re.compile(r"[:;](?=\s)|\Z")
 _AFTER_COLON = re.compile(r":[\"'“‘(*_]*\s+\Z")
 
 
@@ -105,6 +106,10 @@ class Evidence:
         yield from self._article(wording, end)
         if any(begin < end and start < until for begin, until in self._subjects):
             yield "the subject is a symbol, or the name of a parameter or a command"
+        if wording.new and not wording.gone and {*ARTICLES, "the"}.issuperset(word.lower() for word in wording.new):
+            clause = _CLAUSE_END.search(self._text, end, self._segment.end)
+            if is_terse(self._text[self._segment.start : clause.start() if clause else self._segment.end]):
+                yield "a label or a note goes without articles"
         adds = len(wording.new) > len(wording.gone) and not wording.joins
         if adds and end == self._segment.end and not END.search(wording.was):
             yield "the text may go on after this"
@@ -149,9 +154,14 @@ class Evidence:
         return [match.span() for match in (*words, *_SYMBOL_IS.finditer(self._text, start, end))]
 
     def _habits(self, wording: Wording, start: int, end: int) -> Iterator[str]:
-        begins = start == self._segment.start and wording.becomes == wording.was[:1].upper() + wording.was[1:]
-        if begins and self._facts.begins_small:
-            yield "the document often begins in lower case"
+        if wording.was[:1].islower() and wording.becomes == wording.was[:1].upper() + wording.was[1:]:
+            if start == self._segment.start and self._facts.begins_small:
+                yield "the document often begins in lower case"
+            if start > self._openings.first and self._text[self._openings.first].islower() and self._facts.care:
+                yield "the text itself begins in lower case"
+        ends = end == self._segment.end and END.search(wording.becomes) and not END.search(wording.was)
+        if ends and self._facts.leaves_open:
+            yield "the document leaves other texts without a mark at their end"
         after = self._text[end : min(self._segment.end, end + _NEAR)]
         had, has = (len(_LAST_COMMA.findall(side + after)) for side in (wording.was, wording.becomes))
         if wording.was != wording.becomes and not (wording.gone or wording.new):

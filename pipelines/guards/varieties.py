@@ -24,7 +24,7 @@ _RULES = tuple(
         (r"(?<=\w{2}y)s(?=(?:e[sdr]?|ers|ing)\Z)", "z"),  # analyse
         (r"(?<=[aeiou][bt])re(?=[sd]?\Z)|(?<=ib)re(?=[sd]?\Z)|(?<=nt)re(?=[sd]?\Z)", "er"),  # metre, fibre, centre
         (r"(?<=defen|offen|licen|reten)c(?=e)|(?<=practi)c(?=e)", "s"),
-        (r"(?<=\w[aeiou][^aeiou][aeo])ll(?=(?:ed|ing|ers?|ors?|ous|ist)\Z)", "l"),  # travelled, but not filling
+        (r"(?<=\w[aeiou][^aeiou][aeou])([lpst])\1(?=(?:ed|es|ing|ers?|ors?|ous|ist)\Z)", r"\1"),  # travelled, focusses
         (r"(?<=\w{2}og)ue(?=s?\Z)", ""),  # catalogue
         (r"(?<=\w)ae(?=\w{3})|\Aae(?=\w{4})|\b[fo]e(?=st|tus)", "e"),  # anaemia
     )

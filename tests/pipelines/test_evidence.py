@@ -237,5 +237,34 @@ def test_a_language_model_has_a_say_in_every_change_that_the_guards_leave() -> N
         corrector = Fluent(gain)
         assert GECPipeline(corrector)(f"No text comes first.\n\nThen it rains. {source}").text.endswith(made)
         assert corrector.asked == [("No text comes first.\n\nThen it rains. ", (source, expected))]
-        assert GECPipeline(corrector, guards=GuardOptions(caution=0.0))(source).text == expected
+        assert GECPipeline(corrector, guards=GuardOptions(precision=0.0))(source).text == expected
         assert len(corrector.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "label", ["Add description here", "create account", "Name of file: must be short", "List of users"]
+)
+def test_labels_and_notes_go_without_articles(label: str) -> None:
+    noun = label.split(":")[0].split()[1 if len(label.split()) < 4 else -1]
+    for article in ("a", "an", "the"):
+        assert corrected(label, {noun: f"{article} {noun}"}) == label
+    sentence = "Users should create account before they log in."
+    assert corrected(sentence, {"account": "an account"}) == sentence.replace("account", "an account")
+
+
+def test_habits_of_a_writer_stay() -> None:
+    notes = "the parser is faster now. it reads tabs, too. much cleaner. all tests pass. names are kept.\n"
+    assert corrected(notes, {"much": "Much", "it": "It"}) == notes
+    assert corrected("It is here. it is gone.", {"it is": "It is"}) == "It is here. It is gone."
+    texts = ["This is sent when the disk is full", "It is sent when nobody has read the log"]
+    for count, expected in ((1, texts[0] + "."), (2, texts[0])):
+        page = "\n\n".join(texts[:count])
+        assert corrected(page, {"is full": "is full."}).split("\n\n")[0] == expected
+
+
+@pytest.mark.parametrize(("one", "other"), [("focusses", "focuses"), ("libelled", "libeled"), ("rivetted", "riveted")])
+def test_doubled_letters_are_varieties(one: str, other: str) -> None:
+    for was, becomes in ((one, other), (other, one)):
+        assert corrected(f"She {was} on it.", {was: becomes}) == f"She {was} on it."
+    for wrong, right in (("formating", "formatting"), ("stoped", "stopped")):
+        assert corrected(f"It is {wrong} now.", {wrong: right}) == f"It is {right} now."
