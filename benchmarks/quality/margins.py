@@ -83,7 +83,7 @@ def draw(data: Path, count: int, seed: int = 0) -> list[Drawn]:
 
 def changes_of(corrector: Remembering, drawn: Sequence[Drawn]) -> Iterable[Change]:
     """Yield the changes that the guards leave to the margins."""
-    fluency, options = corrector.fluency, GuardOptions(caution=0.0)
+    fluency, options = corrector.fluency, GuardOptions(precision=0.0)
     if fluency is None:
         raise SystemExit(f"{corrector.identity['model']} has no adapter that is merged into a language model")
     list(corrector.correct([each.text for each in drawn]))

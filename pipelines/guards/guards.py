@@ -18,7 +18,7 @@ from ..edits.words import Tolerance, words
 from .bounded import BoundedPattern, Searchable
 from .characters import characters, named, strange
 from .document_words import DocumentWords
-from .judging import BUNDLED, CALIBRATED, Judge, measured
+from .judging import BUNDLED, CALIBRATED, USUAL_PRECISION, Judge, measured
 from .languages import ANY, check_language, is_in
 from .sentencehood import END, FRAGMENT_WORDS
 from .stretches import PATTERNS, Stretches
@@ -54,7 +54,7 @@ class GuardOptions:
     any_language: bool = False  # correct texts of other languages, too, and without the two guards above
     language: str = "en"  # of the model (`languages.LANGUAGES`); other text is not changed. "any": no check
     words: tuple[str, ...] = ()  # further words to accept as correct
-    caution: float = 1.0  # factor on the margin that an edit needs over keeping the source (`judging`); 0: none
+    precision: float = USUAL_PRECISION  # share of edits that are to be right (`judging`); 0: no margins
     calibration: str | None = None  # name of the margins (`judging.CALIBRATED`); None: the model's own, if any
     min_confidence: float = 0.0  # least probability of an edit against keeping the source; 0: none
 
@@ -69,8 +69,8 @@ class GuardOptions:
         for name in ("max_edit_ratio", "max_lost_ratio"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be a share of the words, at least 0")
-        if not self.caution >= 0:
-            raise ValueError(f"caution={self.caution!r} must be a factor, at least 0: 1 is usual, 0 asks for no margin")
+        if not 0 <= self.precision < 1:
+            raise ValueError(f"precision={self.precision!r} must be a share of edits: at least 0 and below 1")
         if not 0 <= self.min_confidence < 1:
             raise ValueError(f"min_confidence={self.min_confidence!r} must be a probability: at least 0 and below 1")
         check_language(self.language)
@@ -195,7 +195,7 @@ def _gains(
     text: str, segment: Segment, groups: Sequence[Sequence[Edit]], options: GuardOptions, context: Context
 ) -> Sequence[float | None]:
     """By how much each group of changes makes a segment more likely, in nats; None if that is unknown."""
-    if not groups or context.fluency is None or not options.caution:
+    if not groups or context.fluency is None or not options.precision:
         return [None] * len(groups)
     made = [model_text(apply(text, changes), edited(segment, changes)) for changes in groups]
     source, *others = context.fluency((model_text(text, segment), *made))
@@ -216,7 +216,7 @@ def _judge(text: str, segment: Segment, options: GuardOptions, context: Context)
         allow_new_words=options.allow_new_words,
         allow_swaps=options.allow_swaps,
         changes=context.changes,
-        caution=options.caution,
+        precision=options.precision,
         min_confidence=options.min_confidence,
         margins=CALIBRATED[options.calibration or BUNDLED],
     )
@@ -229,7 +229,7 @@ def measured_changes(
     unknown), and the reason why these options refuse it ("" if they do not). Margins are calibrated with this."""
     segment = Segment(0, len(text))
     context = Context(DocumentWords([Part(text, (segment,))], options.words, options.language), changes)
-    judge = _judge(text, segment, replace(options, caution=1.0), context)
+    judge = _judge(text, segment, replace(options, precision=USUAL_PRECISION), context)
     edits = segment_edits(text, segment, output)
     for change in _changes(text, edits) if edits else ():
         kind, margin = judge.measured(change)
