@@ -180,7 +180,7 @@ class DocumentWords:
         sentences and few slips is that of a careful writer."""
         once = [word for word, times in self._prose.items() if times == 1 and _may_be_slip(word)]
         looked_at = once[:MOST_SLIPS]
-        share = sum(_is_near_word(word) and not self.term(word) for word in looked_at) / max(1, len(looked_at))
+        share = sum(is_near_word(word) and not self.term(word) for word in looked_at) / max(1, len(looked_at))
         slips = share * len(once) + 6 * self._plain_slips  # which no technical term looks like
         care = min(MOST_CARE, math.log(max(1.0, self._sentences / FEW_SENTENCES / (slips / 2 + 1))))
         return care + EDITED * (self._sentences > FEW_SENTENCES)
@@ -217,7 +217,7 @@ def _may_be_slip(word: str) -> bool:
     return is_usual and not (is_english(word) or is_rare(word))
 
 
-def _is_near_word(word: str) -> bool:
+def is_near_word(word: str) -> bool:
     """Whether one differing letter makes a listed word."""
     words = english()
     for at in range(len(word) + 1):

@@ -6,14 +6,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise, product
 
 from copyspec.lockless import cached_property
 
 from ..documents import Refusal, Segment
 from .articles import ARTICLES, article_of
-from .document_words import DocumentWords, is_compound
-from .likeness import distance, plain
+from .document_words import DocumentWords, is_compound, is_near_word
+from .likeness import are_akin, distance, plain, sounds_like
 from .openings import Openings
 from .sentencehood import END, is_terse
 from .varieties import are_varieties
@@ -79,6 +80,9 @@ class Evidence:
             opens = word[0].isupper() and self._openings.has(start + wording.was.index(word))
             if opens and facts.is_name(word) and word not in _parts(wording.becomes):
                 yield f"{word!r} has its capital inside sentences, too, and is a name"
+            has_apostrophe = word[0].isupper() and not {"'", "’"}.isdisjoint(word)
+            if has_apostrophe and plain(word) in map(str.lower, has) and not facts.is_word(word):
+                yield f"{word!r} is a name with an apostrophe"
             is_small = word.islower() and len(word) > 1 and not is_grammar(word)
             if is_small and word.capitalize() in has - had and facts.is_marked(word):
                 yield f"{word!r} is a name in code or markup"
@@ -88,6 +92,8 @@ class Evidence:
                     yield f"{word!r} is no slip: {why}"
                 elif is_compound(word) and all(distance(plain(word), plain(new)) > SLIPS for new in wording.new):
                     yield f"{word!r} is made of known words"
+                elif all(map(partial(_is_far, word), wording.new)) and is_near_word(word.casefold()):
+                    yield f"another word is nearer to {word!r}"
         for word, new in product(wording.gone, wording.new):
             if are_varieties(word, new) and facts.is_word(word):
                 yield f"{word!r} and {new!r} are spellings of one word"
@@ -186,6 +192,11 @@ def _is_typo(word: str, new: str) -> bool:
     a, b = plain(word), plain(new)
     is_doubled = _DOUBLED.sub(r"\1", a) == _DOUBLED.sub(r"\1", b)
     return len(a) > 2 and (is_doubled or sorted(a) == sorted(b)) and distance(a, b) <= 1
+
+
+def _is_far(word: str, new: str) -> bool:
+    """Whether more than one letter differs, in words that are no forms of each other and do not sound alike."""
+    return distance(plain(word), plain(new)) > 1 and not (are_akin(word, new) or sounds_like(word, new))
 
 
 def _tokens(text: str) -> list[str]:

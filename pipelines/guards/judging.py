@@ -81,7 +81,7 @@ GAIN = 0.5
 """What a nat adds to a margin by which a change makes the text more likely to a language model."""
 LOST_WORD = 6.5  # nats by which a text becomes more likely, right or wrong, with a word less
 USUAL_PRECISION = 0.9
-STEEPNESS = 2.0  # nats of margin for each nat in the odds that edits are right
+STEEPNESS = 3.3  # nats of margin for each nat in the odds that edits are right
 MOST_MARGIN = 5.0  # more says nothing further, if there is a gain
 STYLE = frozenset(("capital", "mark", "comma"))
 """Kinds of which careful writers have habits of their own, so that their care counts twice."""

@@ -64,6 +64,12 @@ def is_near(word: str, other: str) -> bool:
     return distance(a, b) <= 1 and min(len(a), len(b)) > 1
 
 
+def sounds_like(word: str, other: str) -> bool:
+    """Whether two words have the same consonants, as far as they are heard."""
+    a, b = plain(word), plain(other)
+    return bool(a and b) and _sound(a) == _sound(b)
+
+
 def is_nearer(wrong: str, right: str, others: Iterable[str], *, or_as_near: bool = False) -> bool:
     """Whether `wrong` is rather a misspelling of `right` than of any of `others`, or as likely with `or_as_near`."""
     a, b = plain(wrong)[:_COMPARED], plain(right)[:_COMPARED]

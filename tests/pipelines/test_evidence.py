@@ -268,3 +268,29 @@ def test_doubled_letters_are_varieties(one: str, other: str) -> None:
         assert corrected(f"She {was} on it.", {was: becomes}) == f"She {was} on it."
     for wrong, right in (("formating", "formatting"), ("stoped", "stopped")):
         assert corrected(f"It is {wrong} now.", {wrong: right}) == f"It is {right} now."
+
+
+@pytest.mark.parametrize("name", ["T'ai", "O'Reilly", "D’Arcy", "Q'eqchi"])
+def test_names_keep_their_apostrophes(name: str) -> None:
+    for sentence in (f"{name} is here.", f"They met {name} in town."):
+        assert corrected(sentence, {name: name.replace("'", "").replace("’", "")}) == sentence
+    assert corrected("It's tail is short.", {"It's": "Its"}) == "Its tail is short."
+
+
+def test_a_misspelling_becomes_no_word_that_others_are_nearer_than() -> None:
+    for wrong, far, right in (
+        ("rging", "ringing", "raging"),
+        ("convuct", "contract", "conduct"),
+        ("ampng", "amply", "among"),
+        ("buylding", "buying", "building"),
+    ):
+        assert corrected(f"It was {wrong} there.", {wrong: far}) == f"It was {wrong} there."
+        assert corrected(f"It was {wrong} there.", {wrong: right}) == f"It was {right} there."
+    for wrong, right in (("skool", "school"), ("shaked", "shook"), ("comed", "came"), ("becuase", "because")):
+        assert corrected(f"They {wrong} it.", {wrong: right}) == f"They {right} it."
+
+
+def test_function_words_give_way_to_those_of_their_kind() -> None:
+    for was, becomes, expected in (("during is", "the", False), ("it would be", "it is", True)):
+        sentence = f"They said {was} late."
+        assert (corrected(sentence, {was: becomes}) != sentence) is expected
