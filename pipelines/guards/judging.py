@@ -117,7 +117,7 @@ class Judge:
         self._is_word, self._is_often = facts.is_word, facts.is_often
         self._may_write = None if allow_new_words else facts.knows
         self._allow_swaps = allow_swaps
-        self._more = STEEPNESS * (_log_odds(precision) - _log_odds(USUAL_PRECISION)) if precision else -math.inf
+        self._more = raised(precision)
         self._margins, self._openings = margins, Openings(text, segment)
         self._evidence = Evidence(text, segment, facts, self._openings)
         self._min_margin = _log_odds(min_confidence) if min_confidence else -math.inf
@@ -264,6 +264,11 @@ class Judge:
         least = least if usual else max(least, self._margins["unusual"])
         least += self._margins["care"] * self._facts.care * (2 if kind in STYLE else 1)
         return -math.inf if self._more == -math.inf else least + self._more
+
+
+def raised(precision: float) -> float:
+    """By how many nats margins are higher than usual for a share of edits that are to be right; 0: no margins."""
+    return STEEPNESS * (_log_odds(precision) - _log_odds(USUAL_PRECISION)) if precision else -math.inf
 
 
 def _log_odds(share: float) -> float:
