@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from copyspec.pipelines import Corrector, Edit, GECPipeline, GuardOptions, Work
 from copyspec.pipelines.edits.diff import apply  # type: ignore[import-not-found]
@@ -78,7 +79,7 @@ def _shown(text: str, edit: Edit) -> str:
     return " ".join(f"{before}[{text[edit.start : edit.end]} -> {edit.replacement}]{behind}".split())
 
 
-def measure(corrector: Corrector, guards: GuardOptions) -> dict[str, object]:
+def measure(corrector: Corrector, guards: GuardOptions) -> dict[str, Any]:
     """Count mistakes, repairs and harmful edits of all pages."""
     pipeline, total, repaired, harmful, missed = GECPipeline(corrector, guards=guards), 0, 0, list[str](), list[str]()
     for name, text, mistakes in read_pages():
