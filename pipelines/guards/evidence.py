@@ -44,8 +44,11 @@ _CLAUSE = re.compile(
 _LONG = 200  # characters of a sentence that are looked at
 _DOUBLED = re.compile(r"(.)\1")
 _LAST_COMMA = re.compile(r",(?=\s*(?:and|or)\b)")
+_NEXT_WORD = re.compile(r"\s+([\w'’]+)")
 _JOINED = re.compile(r"\w[:=|]\w")
 _COMPARED_TWICE = re.compile(r"(?<![\w'’])(?:more|most) \w+(?:er|est)(?![\w'’])", re.IGNORECASE)
+_POINTS = (frozenset({"this", "these"}), frozenset({"that", "those"}))
+_AFTER = re.compile(r"\b(?:about|after|at|before|by|for|from|in|into|like|of|on|than|to|with|without)\s+\Z")
 _CLAUSE_END = re.compile(r"[:;](?=\s)|\Z")
 _AFTER_COLON = re.compile(r":[\"'“‘(*_]*\s+\Z")
 
@@ -109,6 +112,11 @@ class Evidence:
             yield "a mark joins two words, as in data"
         if re.search(r"(?<![\w'’])I (?:and|or)\b", wording.becomes + self._text[end : end + 4]) and "I" in wording.new:
             yield "'I' does not come first"
+        if {word.casefold() for word in (*wording.gone, *wording.new)} in _POINTS:
+            follows = _NEXT_WORD.match(self._text, end, self._segment.end)
+            is_alone = not follows or is_grammar(follows[1])
+            if is_alone and _AFTER.search(self._text, max(self._segment.start, start - _NEAR), start):
+                yield "what it stands for decides its number"
         yield from self._article(wording, end)
         if any(begin < end and start < until for begin, until in self._subjects):
             yield "the subject is a symbol, or the name of a parameter or a command"

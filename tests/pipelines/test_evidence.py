@@ -294,3 +294,11 @@ def test_function_words_give_way_to_those_of_their_kind() -> None:
     for was, becomes, expected in (("during is", "the", False), ("it would be", "it is", True)):
         sentence = f"They said {was} late."
         assert (corrected(sentence, {was: becomes}) != sentence) is expected
+
+
+def test_a_pronoun_that_stands_alone_keeps_its_number() -> None:
+    for sentence in ("The syntax for these is short.", "He thought about this, but left.", "They went on with those."):
+        for was, becomes in (("these", "this"), ("this", "these"), ("those", "that")):
+            assert corrected(sentence, {was: becomes}) == sentence
+    assert corrected("Run these command now.", {"these": "this"}) == "Run this command now."
+    assert corrected("This are my books.", {"This": "These"}) == "These are my books."
