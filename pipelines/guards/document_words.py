@@ -12,6 +12,8 @@ from string import ascii_lowercase
 from copyspec.lockless import cached_property
 
 from ..documents import Part
+from .articles import article_of
+from .function_words import FUNCTION_WORDS
 from .languages import ANY, is_in
 from .sentencehood import lacks_end
 from .vocabulary import ENDING, english, is_english, is_rare, spelt
@@ -52,9 +54,12 @@ _BEFORE_KNOWN = re.compile(
 _PLAIN_SLIP = re.compile(
     r"\b(?:(?:they|we|you|these|those) (?:was|has|is|does|wants|needs|goes|makes|takes|knows|likes|comes|gets|gives)"
     r"|(?:he|she) (?:have|are|do|go)|this are"
-    r"|(the|an?|of|to|and) \1)\b",
+    r"|(?:can|could|may|might|must|should|will|would) been"
+    r"|(?:can|could|may|might|must|should|will|would|do|does|did)(?: not|n['’]t) (?!always|sometimes|perhaps|this|its)[a-z]{2,}[^\Ws]s"
+    r"|(the|an?|of|to|and|in|on|at|by|for|from|with|not|then|be|or|are) \1)\b",
     re.IGNORECASE,
 )
+_ARTICLE = re.compile(r"(?<![\w'’.-])([Aa]n?) ([a-z]+)(?![\w'’.-])")
 _SLIP_LETTERS = range(5, 25)  # shorter words are often abbreviations, longer ones data
 _SENTENCE = re.compile(r"[.!?](?=\s|\Z)")
 _LONGEST = 40  # letters of a word; longer ones are data
@@ -100,6 +105,11 @@ class DocumentWords:
         ends = (part.text[max(each.start, each.end - ENDING_CHARS) : each.end] for each in part.segments if each.ends)
         self._open += sum(map(lacks_end, ends))
         self._plain_slips += len(_PLAIN_SLIP.findall(prose))
+        self._plain_slips += sum(
+            article_of(word, self.is_word) not in (None, article.lower())
+            for article, word in _ARTICLE.findall(prose)
+            if word not in FUNCTION_WORDS
+        )
         self._sentences += len(_SENTENCE.findall(prose))
         for language, votes in self._votes.items():
             if len(votes) < LANGUAGE_PARTS and (verdict := is_in(part.text[:LANGUAGE_CHARS], language)) is not None:

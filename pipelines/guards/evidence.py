@@ -14,7 +14,7 @@ from copyspec.lockless import cached_property
 from ..documents import Refusal, Segment
 from .articles import ARTICLES, article_of
 from .document_words import DocumentWords, is_compound, is_near_word
-from .likeness import are_akin, distance, plain, sounds_like
+from .likeness import are_irregular, distance, plain, sounds_like
 from .openings import Openings
 from .sentencehood import END, is_terse
 from .varieties import are_varieties
@@ -45,6 +45,7 @@ _LONG = 200  # characters of a sentence that are looked at
 _DOUBLED = re.compile(r"(.)\1")
 _LAST_COMMA = re.compile(r",(?=\s*(?:and|or)\b)")
 _NEXT_WORD = re.compile(r"\s+([\w'’]+)")
+_COINED = re.compile(r"(\w{3,}?)(?:ee|less|like|ness|wise)s?\Z")
 _JOINED = re.compile(r"\w[:=|]\w")
 _COMPARED_TWICE = re.compile(r"(?<![\w'’])(?:more|most) \w+(?:er|est)(?![\w'’])", re.IGNORECASE)
 _POINTS = (frozenset({"this", "these"}), frozenset({"that", "those"}))
@@ -95,6 +96,10 @@ class Evidence:
                     yield f"{word!r} is no slip: {why}"
                 elif is_compound(word) and all(distance(plain(word), plain(new)) > SLIPS for new in wording.new):
                     yield f"{word!r} is made of known words"
+                elif (coined := _COINED.match(word)) and facts.is_word(coined[1]) and all(
+                    plain(new).startswith(plain(coined[1])) for new in wording.new
+                ):
+                    yield f"{word!r} is made from {coined[1]!r}"
                 elif all(map(partial(_is_far, word), wording.new)) and is_near_word(word.casefold()):
                     yield f"another word is nearer to {word!r}"
         for word, new in product(wording.gone, wording.new):
@@ -203,8 +208,8 @@ def _is_typo(word: str, new: str) -> bool:
 
 
 def _is_far(word: str, new: str) -> bool:
-    """Whether more than one letter differs, in words that are no forms of each other and do not sound alike."""
-    return distance(plain(word), plain(new)) > 1 and not (are_akin(word, new) or sounds_like(word, new))
+    """Whether more than one letter differs, in words that are no irregular forms and do not sound alike."""
+    return distance(plain(word), plain(new)) > 1 and not (are_irregular(word, new) or sounds_like(word, new))
 
 
 def _tokens(text: str) -> list[str]:

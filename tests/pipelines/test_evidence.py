@@ -125,6 +125,8 @@ def test_many_sentences_without_slips_ask_for_more_care() -> None:
     assert care("It is a good day.") == 0
     assert 1 < care("It is a good day. " * 9) < care("It is a good day. " * 30) <= 3.1
     assert care("It is a good day. " * 20 + "They was at the the house. We has it.") < 2.6
+    for slip in ("an good day", "can not goes", "must not exceeds", "should been", "in in", "a unknown day"):
+        assert care("It is a good day. " * 20 + f"They {slip} now.") < 2
     assert care("It is a good day. " * 20 + "We recieve a seperate lettre.") < 2.8
 
 
@@ -281,6 +283,8 @@ def test_a_misspelling_becomes_no_word_that_others_are_nearer_than() -> None:
     for wrong, far, right in (
         ("rging", "ringing", "raging"),
         ("convuct", "contract", "conduct"),
+        ("catalists", "catalysis", "catalysts"),
+        ("reportet", "reports", "reported"),
         ("ampng", "amply", "among"),
         ("buylding", "buying", "building"),
     ):
@@ -302,3 +306,9 @@ def test_a_pronoun_that_stands_alone_keeps_its_number() -> None:
             assert corrected(sentence, {was: becomes}) == sentence
     assert corrected("Run these command now.", {"these": "this"}) == "Run this command now."
     assert corrected("This are my books.", {"This": "These"}) == "These are my books."
+
+
+def test_words_made_from_others_stay() -> None:
+    for word, becomes in (("callee", "call"), ("sandboxee", "sandbox"), ("mutexless", "mutex"), ("graphwise", "graph")):
+        assert corrected(f"A {word} is here.", {word: becomes}) == f"A {word} is here."
+    assert corrected("The happyness is here.", {"happyness": "happiness"}) == "The happiness is here."
