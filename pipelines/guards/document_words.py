@@ -55,7 +55,8 @@ _PLAIN_SLIP = re.compile(
     r"\b(?:(?:they|we|you|these|those) (?:was|has|is|does|wants|needs|goes|makes|takes|knows|likes|comes|gets|gives)"
     r"|(?:he|she) (?:have|are|do|go)|this are"
     r"|(?:can|could|may|might|must|should|will|would) been"
-    r"|(?:can|could|may|might|must|should|will|would|do|does|did)(?: not|n['’]t) (?!always|sometimes|perhaps|this|its)[a-z]{2,}[^\Ws]s"
+    r"|(?:can|could|may|might|must|should|will|would|do|does|did)(?: not|n['’]t)"
+    r" (?!always|sometimes|perhaps|this|its)[a-z]{2,}[^\Ws]s"
     r"|(the|an?|of|to|and|in|on|at|by|for|from|with|not|then|be|or|are) \1)\b",
     re.IGNORECASE,
 )

@@ -96,8 +96,10 @@ class Evidence:
                     yield f"{word!r} is no slip: {why}"
                 elif is_compound(word) and all(distance(plain(word), plain(new)) > SLIPS for new in wording.new):
                     yield f"{word!r} is made of known words"
-                elif (coined := _COINED.match(word)) and facts.is_word(coined[1]) and all(
-                    plain(new).startswith(plain(coined[1])) for new in wording.new
+                elif (
+                    (coined := _COINED.match(word))
+                    and facts.is_word(coined[1])
+                    and all(plain(new).startswith(plain(coined[1])) for new in wording.new)
                 ):
                     yield f"{word!r} is made from {coined[1]!r}"
                 elif all(map(partial(_is_far, word), wording.new)) and is_near_word(word.casefold()):
