@@ -97,6 +97,9 @@ def gec(
     precision: Annotated[
         float, guard_option("Share of edits that should be right: 0.95 makes fewer, 0.8 more; 0: no margins.")
     ] = 0.9,
+    style: Annotated[
+        str | None, guard_option("Change words to british or american spelling: colour, organise, centre.")
+    ] = None,
     min_confidence: Annotated[
         float, guard_option("Minimum probability that an edit needs, against keeping the source.")
     ] = 0.0,

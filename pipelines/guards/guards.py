@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from numbers import Real
+from operator import attrgetter
 
 from copyspec.checks import check_flag, check_type
 from copyspec.engine.results import Change
@@ -20,9 +21,12 @@ from .characters import characters, named, strange
 from .document_words import DocumentWords
 from .judging import BUNDLED, CALIBRATED, USUAL_PRECISION, Judge, measured
 from .languages import ANY, check_language, is_in
+from .openings import Openings
 from .sentencehood import END, FRAGMENT_WORDS
 from .stretches import PATTERNS, Stretches
 from .together import groups
+from .varieties import STYLES, restyled
+from .vocabulary import SPELT
 from .wording import Kind, is_negation
 from .wrappers import unwrapped
 
@@ -56,6 +60,7 @@ class GuardOptions:
     words: tuple[str, ...] = ()  # further words to accept as correct
     precision: float = USUAL_PRECISION  # share of edits that are to be right (`judging`); 0: no margins
     calibration: str | None = None  # name of the margins (`judging.CALIBRATED`); None: the model's own, if any
+    style: str | None = None  # "british" or "american": the spelling to which regular words of the other are changed
     min_confidence: float = 0.0  # least probability of an edit against keeping the source; 0: none
 
     def __post_init__(self) -> None:
@@ -74,6 +79,8 @@ class GuardOptions:
         if not 0 <= self.min_confidence < 1:
             raise ValueError(f"min_confidence={self.min_confidence!r} must be a probability: at least 0 and below 1")
         check_language(self.language)
+        if self.style is not None and self.style not in STYLES:
+            raise ValueError(f"style={self.style!r} must be one of {', '.join(map(repr, STYLES))}")
         if self.calibration is not None and self.calibration not in CALIBRATED:
             raise ValueError(f"calibration={self.calibration!r} must be one of {', '.join(map(repr, CALIBRATED))}")
         for name, kind in (("protect", "regular expressions"), ("words", "words")):
@@ -161,6 +168,26 @@ def check(
         return Checked((), refusal)
     checked = _judged(text, segment, edits, options, context)
     return replace(checked, edits=measured(text, segment, checked.edits, context.changes))
+
+
+def styled(text: str, segment: Segment, checked: Checked, options: GuardOptions, facts: DocumentWords) -> Checked:
+    """Add the edits that give words the spelling of a style. Names, code, words of the project and those that stand in
+    code or markup stay."""
+    if options.style is None or options.any_language:
+        return checked
+    openings, made = Openings(text, segment), list(checked.edits)
+    stretches = Stretches(text, segment, options.patterns(), with_names=False)
+    for match in SPELT.finditer(text, segment.start, segment.end):
+        word, (start, end) = match[0], match.span()
+        edit = Edit(start, end, restyled(word, options.style))
+        stays = edit.replacement == word or facts.is_own(word) or facts.is_marked(word)
+        stays = stays or (word[0].isupper() and (facts.is_name(word) or not openings.has(start)))
+        stays = stays or any(each.start <= end and start <= each.end for each in checked.edits)
+        if not stays and stretches.refusal(edit) is None:
+            made.append(edit)
+    verdicts = [Verdict(edit, None, lambda: f"style: {options.style}") for edit in made[len(checked.edits) :]]
+    made.sort(key=attrgetter("start"))
+    return replace(checked, edits=made, verdicts=[*checked.verdicts, *verdicts])
 
 
 def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOptions, context: Context) -> Checked:

@@ -312,3 +312,22 @@ def test_words_made_from_others_stay() -> None:
     for word, becomes in (("callee", "call"), ("sandboxee", "sandbox"), ("mutexless", "mutex"), ("graphwise", "graph")):
         assert corrected(f"A {word} is here.", {word: becomes}) == f"A {word} is here."
     assert corrected("The happyness is here.", {"happyness": "happiness"}) == "The happiness is here."
+
+
+def test_a_style_changes_the_spelling_of_words_alone() -> None:
+    british = "The colour of the theatre was organised, and its behaviour was modelled. Labour is labelled."
+    american = "The color of the theater was organized, and its behavior was modeled. Labor is labeled."
+    keep = FunctionCorrector(lambda text: text)
+    for style, source, expected in (("british", american, british), ("american", british, american)):
+        styled = GECPipeline(keep, guards=GuardOptions(style=style))
+        assert styled(source).text == expected
+        assert styled(expected).text == expected and not styled(expected).edits
+    kept = "Set favorite_color, `color` and https://color.org/center. The Labor Party analyzes meters and prizes."
+    assert GECPipeline(keep, guards=GuardOptions(style="british"))(kept).text == kept.replace("analyzes", "analyses")
+    own = GuardOptions(style="american", words=("colour",))
+    assert GECPipeline(keep, guards=own)("Its colour.").text == "Its colour."
+    fix = FunctionCorrector(lambda text: text.replace("have", "has"))
+    made = GECPipeline(fix, guards=GuardOptions(style="american"))("The colour have changed in a centre.")
+    assert made.text == "The color has changed in a center."
+    with pytest.raises(ValueError, match="style='french' must be one of 'british', 'american'"):
+        GuardOptions(style="french")
