@@ -36,6 +36,7 @@ FLOORS = (
     {"retrievers"},
     {"api"},
     {"server"},
+    {"client"},
     {""},
     {"literature", "pipelines"},
     {"integrations"},

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from copyspec import Result
 from copyspec.checks import check_type, check_whole
+from copyspec.engine.results import Result
 
 from ..documents import Edit, Part, Refusal, Segment, model_text
 from ..edits.diff import merge
@@ -44,6 +44,9 @@ CONTEXT_CHARS = 400  # of the texts before one, which its language model reads
 MAX_GROWTH, MAX_ROOM = 4, 8000
 """Maximum characters of an output: per character of the text, plus a constant for what chat models add around it. No
 correction grows that much, and aligning a longer one would take too long."""
+
+FAILED = "server"
+"""The reason of refusals for which a server is to blame, not the text or the answer."""
 
 Owner = TypeVar("Owner")
 
@@ -340,6 +343,8 @@ class _Run(Generic[Owner]):
 
     def _write(self, task: _Task[Owner], outcome: Outcome) -> None:
         """Write the outcome to the journal of the task's file, if it is not there yet, and to this run's memory."""
+        if outcome.refusal is not None and outcome.refusal.reason == FAILED:
+            return  # another try may succeed
         journal = task.slot.work.journal
         _, written = self._memo.get(task.text, (None, None))
         if journal is not None and journal is not written:

@@ -1,0 +1,86 @@
+"""Options for a model behind a URL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from copyspec.cli.common import UsageError, panel, read
+from copyspec.cli.printing import echo
+
+if TYPE_CHECKING:
+    from copyspec import Remote
+
+KEYS = ("COPYSPEC_API_KEY", "OPENAI_API_KEY")
+"""Variables that hold the server's key. The second one, of another service, is only sent over https."""
+
+_server = panel("Server")
+
+Server: TypeAlias = Annotated[
+    str | None,
+    _server(f"URL of a server with OpenAI's API that has the model. Its key: ${KEYS[0]}."),
+]
+ApiKeyFile: TypeAlias = Annotated[Path | None, _server("File with the server's key.")]
+DialectName: TypeAlias = Annotated[
+    str, _server("What it takes: auto, copyspec, vllm, vllm-xargs, prediction or plain.", "--dialect")
+]
+Concurrency: TypeAlias = Annotated[int, _server("Most requests at once.")]
+
+
+def remote_of(
+    server: str | None,
+    model: str | None,
+    local: Mapping[str, object],
+    *,
+    api_key_file: Path | None = None,
+    dialect: str = "auto",
+    concurrency: int = 32,
+    variables: Mapping[str, object] | None = None,
+) -> Remote | None:
+    """The model behind --server; None without one. `local`: options for a model in this process, by name."""
+    if not server:
+        if api_key_file is not None or dialect != "auto":
+            raise UsageError("--api-key-file and --dialect are for a server: name one with --server")
+        return None
+    if given := [option for option, value in local.items() if value not in (None, False, "auto", [], ())]:
+        raise UsageError(f"{given[0]} is for a model in this process: leave it out with --server")
+    import copyspec
+    from copyspec.client.sending import check_url
+
+    url = check_url(server)
+    names = KEYS if url.startswith("https:") else KEYS[:1]
+    key = next((value for name in names if (value := os.environ.get(name))), None)
+    if api_key_file is not None:
+        key = read(api_key_file, "--api-key-file").strip()
+    options: dict[str, Any] = {"dialect": dialect, "concurrency": concurrency}
+    remote = copyspec.remote(url, model=model, api_key=key or "", **options)
+    remote.chat_template_kwargs = variables or {}
+    return remote
+
+
+@contextmanager
+def usage_told(remote: Remote | None, *, quiet: bool = False) -> Iterator[None]:
+    """Say at the end of the block, however it ends, what the server has counted."""
+    try:
+        yield
+    finally:
+        if remote is not None:
+            if remote.usage.requests and not quiet:
+                echo(f"copyspec: {usage_line(remote)}", err=True)
+            remote.close()
+
+
+def usage_line(remote: Remote) -> str:
+    usage, again = remote.usage, remote.retries
+    known = f" ({usage.cached_tokens:,} known)" if usage.cached_tokens else ""
+    tokens = f"{usage.prompt_tokens:,} tokens in{known}, {usage.completion_tokens:,} out"
+    parts = [f"{usage.requests:,} answer{'s' * (usage.requests != 1)}", tokens]
+    if usage.accepted_prediction_tokens or usage.rejected_prediction_tokens:
+        accepted, rejected = usage.accepted_prediction_tokens, usage.rejected_prediction_tokens
+        parts.append(f"{accepted:,} predicted tokens accepted, {rejected:,} rejected")
+    if again:
+        parts.append(f"{again:,} requests were sent again")
+    return f"{remote.url}: {'; '.join(parts)}"
