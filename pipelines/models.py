@@ -52,7 +52,7 @@ def model_of(model: ModelLike | LanguageModel, *, corrects: bool = False) -> Lan
     correcting and quoting."""
     if hasattr(model, "answers"):
         return cast("LanguageModel", model)
-    return LocalModel(correction_engine_of(model) if corrects else engine_of(model))  # type: ignore[arg-type]
+    return LocalModel(correction_engine_of(model) if corrects else engine_of(model))
 
 
 def engine_in(model: LanguageModel) -> Engine:

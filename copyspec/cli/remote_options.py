@@ -74,13 +74,14 @@ def usage_told(remote: Remote | None, *, quiet: bool = False) -> Iterator[None]:
 
 
 def usage_line(remote: Remote) -> str:
-    usage, again = remote.usage, remote.retries
+    usage = remote.usage
     known = f" ({usage.cached_tokens:,} known)" if usage.cached_tokens else ""
     tokens = f"{usage.prompt_tokens:,} tokens in{known}, {usage.completion_tokens:,} out"
     parts = [f"{usage.requests:,} answer{'s' * (usage.requests != 1)}", tokens]
     if usage.accepted_prediction_tokens or usage.rejected_prediction_tokens:
         accepted, rejected = usage.accepted_prediction_tokens, usage.rejected_prediction_tokens
         parts.append(f"{accepted:,} predicted tokens accepted, {rejected:,} rejected")
-    if again:
-        parts.append(f"{again:,} requests were sent again")
+    if remote.failures:
+        named = ", ".join(f"{count:,} as {why}" for why, count in sorted(remote.failures.items()))
+        parts.append(f"sent again: {named}")
     return f"{remote.url}: {'; '.join(parts)}"

@@ -7,6 +7,7 @@ import os
 import queue
 import re
 import uuid
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
@@ -34,7 +35,8 @@ TIMEOUT = 300.0  # seconds for an answer
 BYTES_PER_TOKEN = 2
 """Fewer than in any language that a model was made for, so that its tokens are rather over-estimated."""
 FRAME_TOKENS = 64  # of an instruction's chat template
-MIXED = 0.25  # share of a text's words in its answer below which the answer may belong to another request
+MIXED, MARGIN = 0.8, 0.15
+"""Share of a text's pairs of words below which an answer may be another request's, if that one has so much more."""
 
 _LENGTH = re.compile(r"context (?:length|window|size)|maximum context|too long|too many tokens|exceeds? the", re.I)
 _FILTER = re.compile(r"content[ _](?:filter|policy|management)|responsible ?ai", re.I)
@@ -92,7 +94,8 @@ class Remote:
         self._model, self._asked_dialect = model, dialect
         self._sender = Sender(self.url, api_key or None, concurrency, timeout)
         self._said: set[str] = set()
-        self._running: dict[str, str] = {}  # by the request's id: the words that its answer repeats
+        self._running: set[str] = set()  # ids of requests
+        self._recent: deque[frozenset[tuple[str, str]]] = deque(maxlen=2 * concurrency)  # of the texts last asked about
 
     def __repr__(self) -> str:
         return f"Remote({self.url!r}, model={self._model!r})"
@@ -108,9 +111,9 @@ class Remote:
         self._sender.close()
 
     @property
-    def retries(self) -> int:
-        """Number of requests that were sent again."""
-        return self._sender.repeated
+    def failures(self) -> Mapping[str, int]:
+        """Number of requests that were sent again, by what was wrong."""
+        return self._sender.failures
 
     @cached_property
     def card(self) -> Card:
@@ -216,16 +219,18 @@ class Remote:
 
     async def _answer(self, request: ChatRequest) -> Result | NoAnswer:
         """The result of a request, or why there is none. Raises ServerError if no other one can succeed either."""
-        id_ = uuid.uuid4().hex
-        self._running[id_] = request.edit_source or ""
+        id_, seen = uuid.uuid4().hex, set[str]()
+        self._running.add(id_)
+        if request.edit_source:
+            self._recent.append(_pairs(request.edit_source))
         try:
-            answer = await self._sender.until_answered(lambda: self._attempt(request, id_))
+            answer = await self._sender.until_answered(lambda: self._attempt(request, id_, seen))
         except AgainError as error:
             return NoAnswer("server", f"the server failed: {error}, and so each time")
         except RefusedError as error:
             return self._refused(error)
         finally:
-            del self._running[id_]
+            self._running.discard(id_)
         self.usage.add(answer.usage)
         if answer.finish == "filtered":
             return NoAnswer("filtered", f"the server's filter stopped the answer{_quoted(answer.parts.content)}")
@@ -233,13 +238,16 @@ class Remote:
             return NoAnswer("unfinished", f"the answer ended for the reason {answer.finish[:40]!r}")
         return self._made(request, answer)
 
-    async def _attempt(self, request: ChatRequest, id_: str) -> reading.ReadAnswer:
+    async def _attempt(self, request: ChatRequest, id_: str, seen: set[str]) -> reading.ReadAnswer:
         headers, data = await self._asked(request, lambda body: self._sender.post(CHAT, body, id_))
         answer = reading.read(headers, data, self._names, self.name)
         other = headers.get("x-request-id", id_)
         if other != id_ and other in self._running:
             raise AgainError("it sent the answer of another request")
-        self._check_own(request, answer.parts.content, id_)
+        content = answer.parts.content
+        if request.edit_source and content not in seen and self._is_mixed(request.edit_source, content):
+            seen.add(content)  # the same answer once more is the model's own
+            raise AgainError("it may have sent the answer of another request")
         return answer
 
     @cached_property
@@ -266,21 +274,18 @@ class Remote:
                 self._say(note)
             return found
 
-    def _check_own(self, request: ChatRequest, content: str, id_: str) -> None:
-        """Raise AgainError for the answer of another request under way: it has little of the own text, and most of the
-        other."""
-        if not request.edit_source or (own := _share(request.edit_source, content)) >= MIXED:
-            return
-        others = [text for id, text in self._running.items() if id != id_ and text]
-        if any(_share(text, content) > max(0.6, 2 * own) for text in others):
-            raise AgainError("it sent the answer of another request")
+    def _is_mixed(self, source: str, content: str) -> bool:
+        """Whether the answer fits another text better that is or was under way."""
+        pairs = _pairs(content)
+        own = _share(_pairs(source), pairs)
+        return own < MIXED and any(_share(other, pairs) > own + MARGIN for other in self._recent)
 
     def _refused(self, error: RefusedError) -> NoAnswer:
         if error.code == "context_length_exceeded" or _LENGTH.search(str(error)):
             return NoAnswer("length", f"longer than the model's context ({error})")
         if error.code == "content_filter" or _FILTER.search(str(error)):
             return NoAnswer("filtered", f"the server's filter refused the request ({error})")
-        if not self._sender.answered:
+        if not self.usage.requests:
             raise ServerError(f"{self.url}: {error}")
         return NoAnswer("server", f"the server refused the request: {error}")
 
@@ -408,7 +413,12 @@ def _quoted(text: str) -> str:
     return f": {text[:80]!r}" if text else ""
 
 
-def _share(text: str, content: str) -> float:
-    """The share of the words of a text that stand in another."""
-    words = set(re.findall(r"\w+", text.lower()))
-    return len(words.intersection(re.findall(r"\w+", content.lower()))) / len(words) if words else 1.0
+def _pairs(text: str) -> frozenset[tuple[str, str]]:
+    """The words of a text, each with the one before it."""
+    words = re.findall(r"\w+", text.lower())
+    return frozenset(zip(["", *words], words, strict=False))
+
+
+def _share(pairs: frozenset[tuple[str, str]], other: frozenset[tuple[str, str]]) -> float:
+    """The share of pairs that are among others."""
+    return len(pairs & other) / len(pairs) if pairs else 1.0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -14,12 +16,13 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 CHAT = "/chat/completions"
-TRIES = 6
+TRIES = 8
 """A request is sent so often before its answer is given up: after a lost connection, an error of the server, or an
 answer that cannot be read."""
 PATIENCE = 600.0  # seconds for which a server may say that it is busy
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 8.0  # seconds before a request is sent again; the pause doubles
 LONGEST_WAIT = 120.0  # seconds of a server's Retry-After that are obeyed
+GROWTH = 0.5  # by which the number of requests at once grows while as many as that are answered
 CONNECT_SECONDS = 10.0
 BUSY = (429, 503, 529)
 AGAIN = (408, 409, 425, 500, 502, 504, 520, 521, 522, 523, 524)
@@ -64,7 +67,7 @@ class Sender:
     def __init__(self, url: str, key: str | None, concurrency: int, timeout: float) -> None:
         self.url = url
         self.answered = 0  # requests
-        self.repeated = 0  # attempts that were made again
+        self.failures: Counter[str] = Counter()  # attempts that were made again, by what was wrong
         self.most, self._limit, self._running = concurrency, float(concurrency), 0
         self._key, self._timeout = key, timeout
         self._pause_until = 0.0
@@ -123,7 +126,7 @@ class Sender:
                     if self.answered == before:
                         raise ServerError(f"{self.url}: {error}, and so {tries or 'many'} times") from None
                     raise
-                self.repeated += 1
+                self.failures[re.split(r" \(|:", str(error))[0]] += 1
                 wait = error.seconds if isinstance(error, BusyError) and error.seconds is not None else pause
                 pause = min(2 * pause, LONGEST_PAUSE)
             await asyncio.sleep(min(wait, LONGEST_WAIT) * random.uniform(1.0, 1.25))
@@ -166,7 +169,7 @@ class Sender:
             self._running += 1
         try:
             yield
-            self._limit = min(float(self.most), self._limit + 1 / self._limit)
+            self._limit = min(float(self.most), self._limit + GROWTH / self._limit)
         except BusyError as error:
             if monotonic() >= self._pause_until:  # else the others that were under way have told so already
                 self._limit = max(1.0, self._limit / 2)

@@ -75,22 +75,24 @@ def fake_server(reply: Reply, models: Any = ({"id": "m", "owned_by": "somebody"}
         server = await asyncio.start_server(fake.handle, "127.0.0.1", 0)
         fake.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         ready.set()
+        await stopping.wait()
+        server.close()
 
     def run() -> None:
         loop.run_until_complete(serve())
-        loop.run_forever()
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.run_until_complete(asyncio.sleep(0.01))
         loop.close()
 
+    stopping = asyncio.Event()
     thread = threading.Thread(target=run)
     thread.start()
     ready.wait(10)
     try:
         yield fake
     finally:
-        loop.call_soon_threadsafe(loop.stop)
+        loop.call_soon_threadsafe(stopping.set)
         thread.join(10)
 
 
