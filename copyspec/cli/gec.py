@@ -150,7 +150,8 @@ def gec(
 
     Whole segments: ratio (above --max-edit-ratio), lost (above --max-lost-ratio), fragment (not a sentence, would
     become one), language (not --language), characters (the output holds some that are not text), empty (no output),
-    cut (the output did not end), length (longer than the context), encoding and binary (not text), json (no record),
+    cut (the output did not end), chat (the model declined), filtered and unfinished (a server stopped the output),
+    length (longer than the context), encoding and binary (not text), json (no record),
     field (a record without text), taken (a record with such fields of another origin), tracked (it holds tracked
     changes: accept or reject them first).
     """

@@ -13,6 +13,7 @@ from copyspec.cli.printing import echo
 
 if TYPE_CHECKING:
     from copyspec import Remote
+    from copyspec.client.embedding import ServerEmbedder
 
 KEYS = ("COPYSPEC_API_KEY", "OPENAI_API_KEY")
 """Variables that hold the server's key. The second one, of another service, is only sent over https."""
@@ -28,6 +29,26 @@ DialectName: TypeAlias = Annotated[
     str, _server("What it takes: auto, copyspec, vllm, vllm-xargs, prediction or plain.", "--dialect")
 ]
 Concurrency: TypeAlias = Annotated[int, _server("Most requests at once.")]
+EmbedderServer: TypeAlias = Annotated[
+    str | None, _server("URL of a server with OpenAI's API that has the model --encoder names, in place of one here.")
+]
+
+
+def embedder_of(url: str, encoder: str | None, api_key_file: Path | None = None, prefix: str = "") -> ServerEmbedder:
+    """The encoder behind --embedder-server."""
+    from copyspec.client.embedding import ServerEmbedder
+
+    if encoder is None:
+        raise UsageError("--embedder-server needs --encoder, the name of the model there")
+    return ServerEmbedder(url, encoder, api_key=_key(url, api_key_file), prefix=prefix)
+
+
+def _key(url: str, file: Path | None) -> str:
+    """The key for a server; "" if there is none."""
+    if file is not None:
+        return read(file, "--api-key-file").strip()
+    names = KEYS if url.strip().startswith("https:") else KEYS[:1]
+    return next((value for name in names if (value := os.environ.get(name))), "")
 
 
 def remote_of(
@@ -48,15 +69,9 @@ def remote_of(
     if given := [option for option, value in local.items() if value not in (None, False, "auto", [], ())]:
         raise UsageError(f"{given[0]} is for a model in this process: leave it out with --server")
     import copyspec
-    from copyspec.client.sending import check_url
 
-    url = check_url(server)
-    names = KEYS if url.startswith("https:") else KEYS[:1]
-    key = next((value for name in names if (value := os.environ.get(name))), None)
-    if api_key_file is not None:
-        key = read(api_key_file, "--api-key-file").strip()
     options: dict[str, Any] = {"dialect": dialect, "concurrency": concurrency}
-    remote = copyspec.remote(url, model=model, api_key=key or "", **options)
+    remote = copyspec.remote(server, model=model, api_key=_key(server, api_key_file), **options)
     remote.chat_template_kwargs = variables or {}
     return remote
 

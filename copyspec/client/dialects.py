@@ -106,7 +106,7 @@ class Dialect:
         if self.takes_system and _has_system(body) and _SYSTEM.search(str(error)):
             self.takes_system = False
             return "it takes no system messages: the text stands in front of the user's"
-        ours = [name for name in body if name not in ("model", "messages", "stream")]
+        ours = [name for name in body if name not in ("model", "messages")]
         refused = [name for name in ours if error.names(name)]
         if not refused and not self.left_out:  # it does not say which: all that is not in every server
             refused = [name for name in ours if name not in ("temperature", self.limit_field)]

@@ -165,8 +165,8 @@ def changes_by_text(source: str, output: str, logprobs: Sequence[TokenLogprob]) 
         place += same + shift
         while at + 1 < len(logprobs) and starts[at + 1] <= place:
             at += 1
-        own = start + same - (place - starts[at])  # where the source goes on in place of this token
-        found.append(Change(start + same, max(stop, start + same), _margin(logprobs[at], source[max(0, own) :])))
+        own = max(0, start + same - (place - starts[at]))  # where the source goes on in place of this token
+        found.append(Change(own, max(stop, own), _margin(logprobs[at], source[own:])))
     return tuple(found)
 
 

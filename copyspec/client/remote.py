@@ -9,7 +9,7 @@ import re
 import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from copyspec.checks import check_number, check_type, check_whole
@@ -30,6 +30,7 @@ from copyspec.text.replies.reader import Parts
 logger = logging.getLogger(__name__)
 
 CONCURRENCY = 32
+PROBES = 3  # tries of the first request: a wrong address is soon named
 TIMEOUT = 300.0  # seconds for an answer
 
 BYTES_PER_TOKEN = 2
@@ -121,7 +122,8 @@ class Remote:
 
         async def ask() -> Card:
             try:
-                return Card.of(await self._sender.until_answered(lambda: self._sender.get("/models")), self._model)
+                found = await self._sender.until_answered(lambda: self._sender.get("/models"), PROBES)
+                return Card.of(found, self._model)
             except (RefusedError, ServerError) as error:
                 if "answers 404" in str(error) or "answers 405" in str(error) or isinstance(error, RefusedError):
                     return Card()  # it keeps no list
@@ -197,7 +199,12 @@ class Remote:
 
     def answers(self, inputs: Iterable[Input | None], how: Asking) -> Iterator[tuple[int, Result | NoAnswer]]:
         """Raises ServerError if the server is gone, or refuses the key or the model."""
+        self._probe()
         return as_ended(inputs, lambda each: self._sender.start(self._answer(request_for(each, how))), self.concurrency)
+
+    def _probe(self) -> None:
+        """Ask the server what it is, in this thread: the one that sends requests must not wait for an answer."""
+        self.dialect, self._names  # noqa: B018
 
     def answer(self, prompt: str, references: Sequence[str], max_new_tokens: int | None = None) -> Result:
         return self.generate(prompt, list(references), max_new_tokens=max_new_tokens, temperature=0.0)
@@ -206,16 +213,19 @@ class Remote:
         """The answer to one prompt, a text or a chat. `options`: some of those of `copyspec.generate`. Raises
         ServerError for answers that cannot be had, PromptTooLongError for a prompt that is too long."""
         request = request_of(prompt, references, options)
+        self._probe()
         return _result(self._sender.run(self._answer(request)), self.url)
 
     def stream(
-        self, prompt: object, references: object = None, max_new_tokens: int | None = None, **options: Any
+        self, prompt: object, references: object = None, max_new_tokens: Any = None, **options: Any
     ) -> Generator[Chunk, None, None]:
         """The same in pieces. Closing the iterator ends the request."""
         if max_new_tokens is not None:
             options["max_new_tokens"] = max_new_tokens
         options.setdefault("temperature", 0.0)
-        return self._chunks(request_of(prompt, references, options))
+        request = replace(request_of(prompt, references, options), streams=True)
+        self._probe()
+        return self._chunks(request)
 
     async def _answer(self, request: ChatRequest) -> Result | NoAnswer:
         """The result of a request, or why there is none. Raises ServerError if no other one can succeed either."""
@@ -322,8 +332,11 @@ class Remote:
         async def read() -> None:
             try:
                 stream = await self._sender.until_answered(lambda: self._asked(request, self._sender.stream))
-                async for event in stream:
-                    events.put(event.model_dump())
+                try:
+                    async for event in stream:
+                        events.put(event.model_dump())
+                finally:
+                    await stream.close()
                 events.put(None)
             except BaseException as error:
                 events.put(error)

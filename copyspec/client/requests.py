@@ -38,6 +38,7 @@ class ChatRequest:
     margins: bool = False
     logprobs: int | None = None
     fields: Mapping[str, object] | None = None
+    streams: bool = False
 
     def body(self, dialect: Dialect, variables: Mapping[str, object]) -> dict[str, object]:
         return dialect.body(
@@ -48,6 +49,7 @@ class ChatRequest:
             margins=self.margins,
             logprobs=self.logprobs,
             max_tokens=self.max_new_tokens,
+            stream_options={"include_usage": True} if self.streams else None,
             chat_template_kwargs=dict(variables) or None,
             **({"temperature": 0.0} if self.fields is None else self.fields),
         )

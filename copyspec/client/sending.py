@@ -90,6 +90,7 @@ class Sender:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and wait for it, or cancel it if the wait is interrupted."""
+        assert threading.current_thread() is not self._thread  # it would wait for itself
         future = self.start(coroutine)
         try:
             return future.result()
@@ -103,13 +104,13 @@ class Sender:
             self._loop = self._thread = self._client = self._free = None
         if loop is None or thread is None:
             return
-        if client is not None:
-            asyncio.run_coroutine_threadsafe(client.close(), loop).result(CONNECT_SECONDS)
+        asyncio.run_coroutine_threadsafe(_ended(client), loop).result(CONNECT_SECONDS)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(CONNECT_SECONDS)
-        loop.close()
+        if not thread.is_alive():
+            loop.close()
 
-    async def until_answered(self, send: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def until_answered(self, send: Callable[[], Coroutine[Any, Any, T]], most: int | None = None) -> T:
         """The result of `send`, which is called again after an AgainError. Raises the last one when it is given up,
         and ServerError if nothing else has been answered since the first."""
         began, before, tries, pause = monotonic(), self.answered, 0, FIRST_PAUSE
@@ -122,7 +123,7 @@ class Sender:
             except AgainError as error:
                 is_busy = isinstance(error, BusyError)
                 tries += not is_busy
-                if tries >= TRIES or (is_busy and monotonic() - began > PATIENCE):
+                if tries >= (most or TRIES) or (is_busy and monotonic() - began > PATIENCE):
                     if self.answered == before:
                         raise ServerError(f"{self.url}: {error}, and so {tries or 'many'} times") from None
                     raise
@@ -215,6 +216,17 @@ class Sender:
             return ServerError(f"{self.url}: {message}")
         param = fields.get("param")
         return RefusedError(message, param if isinstance(param, str) else None, str(code) if code else None)
+
+
+async def _ended(client: Any) -> None:
+    """End what runs in the loop, and the client's connections."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    if client is not None:
+        await client.close()
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 class _errors:

@@ -7,6 +7,7 @@ slot. The first slot is yielded as `Done` when none of its tasks is waiting any 
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -27,6 +28,8 @@ from ..sentences import sentences
 from .correctors import Corrector, Outcome, calibration_of, fluency_of, languages_of
 from .segmentation import Splitter, fit
 from .writable import writable
+
+logger = logging.getLogger(__name__)
 
 LOOKAHEAD_PARTS = 4096
 LOOKAHEAD_CHARS = 4 << 20
@@ -193,6 +196,7 @@ class _Run(Generic[Owner]):
         self._document: Sequence[Part] | None = None  # that is being read
         self._facts = self._facts_of(())
         self._before = ""
+        self._warned = set[str]()
         # Each outcome, with the journal it was last written to.
         self._memo: OrderedDict[str, tuple[Outcome, Outcomes | None]] = OrderedDict()
 
@@ -323,6 +327,8 @@ class _Run(Generic[Owner]):
             found = f"the model wrote {len(outcome.text)} characters for a passage of {len(task.text)}"
             checked = Checked((), Refusal("ratio", found))
         else:
+            if self._options.guards.min_confidence and outcome.changes is None:
+                self._warn("min_confidence cannot be had: the model gives no probabilities for its changes")
             part, tolerance = slot.work.part, Tolerance(lost=outcome.lost)
             fluency = fluency_of(self._corrector)
             context = Context(slot.facts, outcome.changes, fluency and partial(fluency, task.before))
@@ -332,6 +338,12 @@ class _Run(Generic[Owner]):
             checked = writable(part, task.segment, checked)
         slot.pieces.append(Piece(task.segment, checked, None if was_known else outcome.result, was_known))
         slot.waiting -= 1
+
+    def _warn(self, line: str) -> None:
+        """Log a line once."""
+        if line not in self._warned:
+            self._warned.add(line)
+            logger.warning("%s", line)
 
     def _guards(self) -> GuardOptions:
         """The guard options with the corrector's margins, which are known after its first answer."""
