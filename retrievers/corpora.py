@@ -437,9 +437,14 @@ def read_retriever(index: files.Opened, encode: Encode | str | os.PathLike[str] 
         raise files.IndexFileError(
             f"{str(folder)!r} holds an index of kind {kind!r}, which has no passages; open it as Datastore"
         )
-    if encode is None or isinstance(encode, (str, os.PathLike)):
+    prefixed = getattr(encode, "prefixed", None)  # of one that has no prefix of its own yet
+    if encode is None or isinstance(encode, (str, os.PathLike)) or prefixed is not None:
         by_vectors = index if kind == dense.KIND else hybrid.parts(index)[1]
-        encode = _encoder(folder, dense.read_facts(by_vectors)["encoder"], encode)
+        made_with = dense.read_facts(by_vectors)["encoder"]
+        if prefixed is not None:
+            encode = prefixed(str(made_with.get("prefix") or "") if isinstance(made_with, dict) else "")
+        else:
+            encode = _encoder(folder, made_with, encode)  # type: ignore[arg-type]
     return DenseRetriever.read(index, encode) if kind == dense.KIND else HybridRetriever.read(index, encode)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,12 @@ class ServerEmbedder:
         if {len(row) for row in rows} - {self._dimension}:
             raise ServerError(f"{self.url}: the vectors of {self.name!r} have different dimensions")
         return np.array(rows, np.float32).reshape(len(rows), self._dimension or 0)
+
+    def prefixed(self, prefix: str) -> ServerEmbedder:
+        """The same with another prefix: that of the index that it is for."""
+        made = copy.copy(self)
+        made.prefix = prefix
+        return made
 
     def close(self) -> None:
         """Close all connections; the next request opens new ones."""
