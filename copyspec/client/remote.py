@@ -36,7 +36,7 @@ TIMEOUT = 300.0  # seconds for an answer
 BYTES_PER_TOKEN = 2
 """Fewer than in any language that a model was made for, so that its tokens are rather over-estimated."""
 FRAME_TOKENS = 64  # of an instruction's chat template
-MIXED, MARGIN = 0.8, 0.15
+MIXED, MARGIN = 0.5, 0.2
 """Share of a text's pairs of words below which an answer may be another request's, if that one has so much more."""
 
 _LENGTH = re.compile(r"context (?:length|window|size)|maximum context|too long|too many tokens|exceeds? the", re.I)

@@ -6,7 +6,7 @@ import asyncio
 import random
 import re
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -73,7 +73,7 @@ class Sender:
         self._pause_until = 0.0
         self._client: Any = None
         self._headers: dict[str, Any] = {}
-        self._free: asyncio.Condition | None = None
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -83,7 +83,7 @@ class Sender:
         with self._lock:
             if self._loop is None:
                 self._loop = loop = asyncio.new_event_loop()
-                self._free = asyncio.Condition()
+                self._waiting.clear()
                 self._thread = threading.Thread(target=loop.run_forever, name="copyspec server", daemon=True)
                 self._thread.start()
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -101,7 +101,7 @@ class Sender:
         """Close all connections. The next request opens new ones."""
         with self._lock:
             loop, thread, client = self._loop, self._thread, self._client
-            self._loop = self._thread = self._client = self._free = None
+            self._loop = self._thread = self._client = None
         if loop is None or thread is None:
             return
         asyncio.run_coroutine_threadsafe(_ended(client), loop).result(CONNECT_SECONDS)
@@ -162,12 +162,12 @@ class Sender:
     async def _place(self) -> AsyncIterator[None]:
         """Wait until the server takes one more request. It gets half as many after it was too busy, and then gradually
         more."""
-        assert self._free is not None
         while (wait := self._pause_until - monotonic()) > 0:
             await asyncio.sleep(wait)
-        async with self._free:
-            await self._free.wait_for(lambda: self._running < int(self._limit))
-            self._running += 1
+        while self._running >= int(self._limit):
+            self._waiting.append(turn := asyncio.get_running_loop().create_future())
+            await turn
+        self._running += 1
         try:
             yield
             self._limit = min(float(self.most), self._limit + GROWTH / self._limit)
@@ -178,8 +178,11 @@ class Sender:
             raise
         finally:
             self._running -= 1
-            async with self._free:
-                self._free.notify(self.most)
+            free = int(self._limit) - self._running
+            while free > 0 and self._waiting:
+                if not (turn := self._waiting.popleft()).done():  # else it was cancelled
+                    turn.set_result(None)
+                    free -= 1
 
     def _opened(self) -> Any:
         if self._client is None:
