@@ -36,7 +36,7 @@ TIMEOUT = 300.0  # seconds for an answer
 BYTES_PER_TOKEN = 2
 """Fewer than in any language that a model was made for, so that its tokens are rather over-estimated."""
 FRAME_TOKENS = 64  # of an instruction's chat template
-MIXED, MARGIN = 0.5, 0.2
+MIXED, MARGIN = 0.65, 0.2
 """Share of a text's pairs of words below which an answer may be another request's, if that one has so much more."""
 
 _LENGTH = re.compile(r"context (?:length|window|size)|maximum context|too long|too many tokens|exceeds? the", re.I)
@@ -231,8 +231,6 @@ class Remote:
         """The result of a request, or why there is none. Raises ServerError if no other one can succeed either."""
         id_, seen = uuid.uuid4().hex, set[str]()
         self._running.add(id_)
-        if request.edit_source:
-            self._recent.append(_pairs(request.edit_source))
         try:
             answer = await self._sender.until_answered(lambda: self._attempt(request, id_, seen))
         except AgainError as error:
@@ -249,6 +247,8 @@ class Remote:
         return self._made(request, answer)
 
     async def _attempt(self, request: ChatRequest, id_: str, seen: set[str]) -> reading.ReadAnswer:
+        if request.edit_source:
+            self._recent.append(_pairs(request.edit_source))
         headers, data = await self._asked(request, lambda body: self._sender.post(CHAT, body, id_))
         answer = reading.read(headers, data, self._names, self.name)
         other = headers.get("x-request-id", id_)
