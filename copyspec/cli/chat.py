@@ -160,20 +160,31 @@ class Conversation:
     def answer(self, text: str) -> None:
         """Stream the answer to stdout. Ctrl-C stops it; what was written so far stays in the conversation."""
         question = {"role": "user", "content": "\n\n".join([*self.waiting, text])}
+        from copyspec.engine.inputs import PromptTooLongError
+
         earlier, written = self.messages, ""
         self.last = None
         try:
-            earlier, chunks = self._stream(question)
-            with contextlib.closing(chunks):
-                for chunk in chunks:
-                    piece = chunk.text if written else chunk.text.lstrip()
-                    written += piece
-                    echo(piece, end="", flush=True)
-                    self.last = chunk.result or self.last
+            while True:
+                try:
+                    earlier, chunks = self._stream(question, earlier)
+                    with contextlib.closing(chunks):
+                        for chunk in chunks:
+                            piece = chunk.text if written else chunk.text.lstrip()
+                            written += piece
+                            echo(piece, end="", flush=True)
+                            self.last = chunk.result or self.last
+                    break
+                except PromptTooLongError:  # a server says so when it has read the messages
+                    if written or not earlier:
+                        raise
+                    earlier = earlier[2:]
         except KeyboardInterrupt:
             echo(" [stopped]", end="", err=True)
         self.waiting = []
         echo(flush=True)
+        if len(earlier) < len(self.messages):
+            echo("copyspec: the oldest messages are left out: the model's context is full", err=True)
         last = self.last
         if (
             last is not None
@@ -185,17 +196,16 @@ class Conversation:
             echo("copyspec: an empty answer; --model names another model (see: copyspec models)", err=True)
         self.messages = [*earlier, question, {"role": "assistant", "content": written}]
 
-    def _stream(self, question: dict[str, str]) -> tuple[list[dict[str, str]], Generator[Chunk, None, None]]:
-        """The messages that the context has space for, the latest ones, and the answer's stream. Raises
+    def _stream(
+        self, question: dict[str, str], kept: list[dict[str, str]]
+    ) -> tuple[list[dict[str, str]], Generator[Chunk, None, None]]:
+        """The latest of `kept` that the context has space for, and the answer's stream. Raises
         PromptTooLongError, and leaves the conversation as it was, if the question alone is too long."""
         references = [{"text": text, "name": name} for name, text in self.files.items()]
         opening = [] if self.system is None else [{"role": "system", "content": self.system}]
-        kept = self.messages
         while kept and not self._has_room([*opening, *kept, question]):
             kept = kept[2:]
         chunks = self.engine.stream([*opening, *kept, question], references, **self.options)  # type: ignore[arg-type]
-        if len(kept) < len(self.messages):
-            echo("copyspec: the oldest messages are left out: the model's context is full", err=True)
         return kept, chunks  # type: ignore[return-value]
 
     def _has_room(self, messages: list[dict[str, str]]) -> bool:

@@ -35,6 +35,7 @@ TIMEOUT = 300.0  # seconds for an answer
 
 BYTES_PER_TOKEN = 2
 """Fewer than in any language that a model was made for, so that its tokens are rather over-estimated."""
+MOST_BYTES = 8  # of a token on average, in any language: what is longer surely does not fit
 FRAME_TOKENS = 64  # of an instruction's chat template
 MIXED, MARGIN = 0.65, 0.2
 """Share of a text's pairs of words below which an answer may be another request's, if that one has so much more."""
@@ -190,7 +191,7 @@ class Remote:
         return ""
 
     def fits(self, prompt: str) -> bool:
-        return self.context is None or self.tokens(prompt) + FRAME_TOKENS < self.context
+        return self.context is None or len(prompt.encode("utf-8", "replace")) // MOST_BYTES < self.context
 
     def beside(self, names: Sequence[str]) -> Mapping[str, Any]:
         if names:

@@ -6,9 +6,11 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from copyspec.checks import check_retriever, check_type, check_whole
+from copyspec.engine.inputs import PromptTooLongError
 from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
 
 from ..instructions import check_template, fill
@@ -159,13 +161,21 @@ class DocumentAnswers:
         """The answer that the model writes from the passages."""
         template = self._instruction or ANSWER_INSTRUCTION
         shown = self._fitting(model, template, question, hits)
-        texts = {hit.id: hit.text for hit in shown}
-        texts_shown = [hit.text for hit in shown]
-        chunks = model.stream(self._prompt(template, question, shown), texts_shown, self._max_new_tokens)
+        while True:
+            prompt = self._prompt(template, question, shown)
+            try:
+                chunks = model.stream(prompt, [hit.text for hit in shown], self._max_new_tokens)
+                first = next(chunks)
+                break
+            except PromptTooLongError:  # a server knows better than an estimate
+                if len(shown) == 1:
+                    raise
+                shown = shown[:-1]
         written, shown_to, given, result = "", 0, 0, None
+        texts = {hit.id: hit.text for hit in shown}
         settling = Settling(texts)
         with closing(chunks):
-            for chunk in chunks:
+            for chunk in chain([first], chunks):
                 written += chunk.content
                 result = chunk.result or result
                 if NOTHING.startswith(_plain(written)):

@@ -66,6 +66,20 @@ def test_an_answer_that_breaks_off_is_an_error(sent: Sent, message: str) -> None
             list(chunks)
 
 
+def test_a_server_that_finds_the_prompt_too_long_gets_fewer_passages() -> None:
+    def reply(body: dict[str, Any]) -> Sent:
+        if len(body["messages"][0]["content"]) > 1_000:
+            return Sent({"error": {"message": "too long", "code": "context_length_exceeded"}}, 400)
+        return stream("The lighthouse was built in 1871.")
+
+    more = "of red stone and with a lamp. " + "It shines. " * 9
+    texts = [f"The lighthouse number {n} was built in 1871, {more}" for n in range(9)]
+    with fake_server(reply) as server, copyspec.remote(server.url) as remote:
+        assert DocumentAnswers(texts, model=remote)("When was the lighthouse built?").is_found
+        sizes = [len(body["messages"][0]["content"]) for body in server.bodies]
+        assert sizes == sorted(sizes, reverse=True) and sizes[-2] > 1_000 >= sizes[-1] > 700
+
+
 def test_rag_quotes_and_says_what_was_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "town.md").write_text("\n\n".join(PASSAGES))
     run(capsys, "index", "add", "town", str(tmp_path / "town.md"), "--dir", str(tmp_path / "i"))
@@ -116,8 +130,13 @@ def test_a_conversation(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     with fake_server(reply) as server:
         code, out, err = run(capsys, "chat", "--server", server.url, "--stats")
     assert code == 0 and out.split("\n")[0] == "An answer 1." and "An answer 3." in out
-    assert "longer than the model's context" in err and "answers; " in err
-    assert [each["content"] for each in server.bodies[-1]["messages"]] == ["One?", "An answer 1.", "Three?"]
+    assert "the oldest messages are left out" in err and "answers; " in err
+    assert [[each["content"] for each in body["messages"]] for body in server.bodies] == [
+        ["One?"],
+        ["One?", "An answer 1.", "Two?"],
+        ["Two?"],
+        ["Two?", "An answer 3.", "Three?"],
+    ]
 
 
 def embedded(body: dict[str, Any]) -> Sent:
