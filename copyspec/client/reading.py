@@ -27,7 +27,7 @@ SEED = 8
 """Characters that a copy has at least; a shorter text must be copied whole."""
 MAX_PLACES = 32  # places that begin alike of which the longest copy is taken
 MAX_TIES = 8  # other places listed with a span
-MAX_CELLS = 4_000_000  # pairs of words above which margins are not computed
+MAX_CELLS = 1_000_000  # pairs of words above which margins are not computed
 
 _THOUGHT = re.compile(r"\A\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
 _WORD = re.compile(r"\s*\S+|\s+\Z")

@@ -41,6 +41,11 @@ MIXED, MARGIN = 0.65, 0.2
 """Share of a text's pairs of words below which an answer may be another request's, if that one has so much more."""
 
 _LENGTH = re.compile(r"context (?:length|window|size)|maximum context|too long|too many tokens|exceeds? the", re.I)
+_MUCH = re.compile(
+    r"max_(?:completion_)?tokens\b.{0,80}(?:too large|at most|exceed|less than|maximum)|"
+    r"(?:too large|exceed).{0,80}max_(?:completion_)?tokens",
+    re.IGNORECASE,
+)
 _FILTER = re.compile(r"content[ _](?:filter|policy|management)|responsible ?ai", re.I)
 
 
@@ -275,6 +280,9 @@ class Remote:
             try:
                 found = await send(body)
             except RefusedError as error:
+                if request.max_new_tokens is not None and _MUCH.search(str(error)):
+                    request = replace(request, max_new_tokens=None)  # an estimate that was too high
+                    continue
                 note = None if _is_final(error) else dialect.without(body, error)
                 if note is None:
                     dialect.left_out = before  # that was not the reason

@@ -142,6 +142,23 @@ def test_models_that_want_other_limits_and_no_system_message() -> None:
     assert [each["content"] for each in last["messages"]] == [f"Be careful.\n\nCorrect the grammar: {TEXT}"]
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "'max_tokens' or 'max_completion_tokens' is too large: 900. This model's maximum context length is 512 tokens "
+        "and your request has 40 input tokens",
+        "max_tokens is too large: 9256. This model supports at most 4096 completion tokens",
+    ],
+)
+def test_a_limit_that_is_too_high_is_left_to_the_server(message: str) -> None:
+    def reply(body: dict[str, Any]) -> Sent:
+        return Sent({"error": {"message": message, "code": 400}}, 400) if "max_tokens" in body else mended(body)
+
+    with fake_server(reply) as server:
+        assert corrected(server) == RIGHT
+    assert len(server.bodies) == 2 and {*server.bodies[0]} - {*server.bodies[1]} == {"max_tokens"}
+
+
 RECORDED = {
     # Shapes of answers as servers send them: llama-server, Ollama, TGI, DeepSeek.
     "llama-server": {
