@@ -155,7 +155,7 @@ def test_a_row_that_goes_back_is_read_anew(name: str) -> None:
     session.trim([len(prompt) + 1])
     known = session.lengths[0]
     logits = session.score([text[known : len(prompt) + 1]], [EMPTY]) if known <= len(prompt) else None
-    assert logits is not None and int(logits[0, 0].argmax()) == output[1]
+    assert logits is not None and int(logits[0][0].argmax()) == output[1]
     session.close()
 
 

@@ -69,10 +69,10 @@ class Trial:
         """Score a draft per row, compare every node, and keep a random path of each draft and one more token."""
         trees = [self._tree(shape, sequence) for shape, sequence in zip(shapes, self._sequences, strict=True)]
         uncached = [sequence[cached:] for sequence, cached in zip(self._sequences, self._cached, strict=True)]
-        logits = self.session.score(uncached, trees)
+        scores = self.session.score(uncached, trees)
         paths = []
         for row, (sequence, tree) in enumerate(zip(self._sequences, trees, strict=True)):
-            found = logits[row, : 1 + len(tree)]
+            found = scores[row]
             check(found, self._expected(row, tree), f"draft nodes after {len(sequence)} tokens", self._model)
             paths.append(path_to(tree.parents, self._random.randrange(ROOT, len(tree))))
         self.session.keep(paths)
@@ -120,7 +120,7 @@ class Trial:
                 sequence += self._tokens(1)
         self.session.close()
         for row, (prompt, sequence) in enumerate(zip(self._prompts, self._sequences, strict=True)):
-            found = torch.stack([step[row, 0] for step in steps])
+            found = torch.cat([step[row] for step in steps])
             expected = generated(self._model, prompt, sequence, self._begin(row))[-count:]
             check(found, expected, "plain steps", self._model)
 
