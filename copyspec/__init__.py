@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from copyspec.api import agenerate as agenerate, compare as compare, configure as configure, generate as generate
     from copyspec.api import load as load, references as references, unload as unload
     from copyspec.budget import Budget as Budget
+    from copyspec.client.remote import remote as remote, Remote as Remote
+    from copyspec.client.sending import ServerError as ServerError
     from copyspec.drafters.base import Drafter as Drafter, ScoredDraft as ScoredDraft
     from copyspec.drafters.custom import DraftContext as DraftContext
     from copyspec.engine.call import Call as Call, CancelledCallError as CancelledCallError
     from copyspec.engine.engine import Engine as Engine
-    from copyspec.engine.feed import Input as Input
-    from copyspec.engine.inputs import PromptTooLongError as PromptTooLongError
+    from copyspec.engine.inputs import Input as Input, PromptTooLongError as PromptTooLongError
     from copyspec.engine.output_cache import OutputCache as OutputCache
     from copyspec.engine.results import Chunk as Chunk, Comparison as Comparison, Difference as Difference
     from copyspec.engine.results import Place as Place, Result as Result, Span as Span, Stats as Stats
@@ -33,12 +34,13 @@ else:
         {
             "copyspec.api": "agenerate compare configure generate load references unload",
             "copyspec.budget": "Budget",
+            "copyspec.client.remote": "Remote remote",
+            "copyspec.client.sending": "ServerError",
             "copyspec.drafters.base": "Drafter ScoredDraft",
             "copyspec.drafters.custom": "DraftContext",
             "copyspec.engine.call": "Call CancelledCallError",
             "copyspec.engine.engine": "Engine",
-            "copyspec.engine.feed": "Input",
-            "copyspec.engine.inputs": "PromptTooLongError",
+            "copyspec.engine.inputs": "Input PromptTooLongError",
             "copyspec.engine.output_cache": "OutputCache",
             "copyspec.engine.results": "Chunk Comparison Difference Place Result Span Stats",
             "copyspec.engine.scheduler": "QueueFullError",

@@ -14,12 +14,10 @@ def lay_out(
     uncached: Sequence[Sequence[int]],
     tokens: Sequence[Sequence[int]],
     parents: Sequence[Sequence[int]],
-    uncached_width: int,
     packed: NDArray[Any],
-    slots: NDArray[Any],
     visible: NDArray[Any],
-    mask: NDArray[Any] | None = ...,
-    lowest: int = ...,
+    mask: NDArray[Any] | None,
+    lowest: int,
 ) -> None: ...
 def pack(
     host: NDArray[Any],
@@ -37,6 +35,11 @@ def fit(
     limit: int,
     allowed: float,
 ) -> tuple[int, int, list[list[int]]]: ...
+def fit_shared(
+    drafts: Sequence[tuple[Sequence[int], Sequence[float], float, int] | None],
+    costs: Sequence[float],
+    allowed: float,
+) -> tuple[int, list[list[int]]]: ...
 def record(
     parents: Sequence[int], scores: Sequence[float], path: Sequence[int], decay: float, said: float, right: float
 ) -> tuple[float, float]: ...

@@ -1,7 +1,7 @@
 """The node budget: how many draft nodes one forward pass of the target should verify.
 
-`CostModel` measures passes while they run. A "plain" pass carries no draft nodes and is the unit of cost; a "first"
-pass reads the prompts (prefill). Nodes are counted per row, in the largest tree of the batch.
+`CostModel` measures passes while they run, by the tokens that they compute: those of all rows together. A "plain" pass
+carries no draft nodes and is the unit of cost; a "first" pass reads the prompts (prefill).
 """
 
 from __future__ import annotations
@@ -9,27 +9,36 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from time import perf_counter
 
 PRIOR_SLOPE = 0.02
-"""Assumed cost of a draft node in plain passes, for each row, where nothing near it was measured: small models on a CPU
-show 0.01-0.03. First passes bound it from both sides (`_Curves.slope`). It errs on the low side: what is tried gets
-measured, what looks too expensive never is."""
+"""Assumed cost of one more token, in passes over a single one, where nothing near it was measured: small models on a
+CPU show 0.01-0.03. First passes bound it from both sides (`CostModel.observe_first`). It errs on the low side: what is
+tried gets measured, what looks too expensive never is."""
 
 GPU_SLOPE = 0.0025
 """The same on a GPU. On an H200, for a model of 7 B parameters: 0.004 for one row, 0.002 to 0.003 for each of 32."""
+
+PRICE = 0.25
+"""Share of a node's cost at which the rows of a batch draft it: what they draft together is cut again (`loop.fit`), and
+the likeliest nodes of all rows must be among it."""
+
+CROWD = 4
+"""Tokens of a row in a pass of many, at whose cost they draft."""
 
 FEW_TOKENS = 1.5
 """Time per token of a short pass over time per token of a prefill pass, until both are measured."""
 
 MIN_SLOPE = 0.25
-"""Beyond the largest node count measured, nodes cost what they did so far on average, but at least this share of what
-is assumed: one pass may have been lucky."""
+"""Beyond the most tokens measured, one costs what they did so far on average, but at least this share of what is
+assumed: one pass may have been lucky."""
 
-KNOTS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024)
-"""Node counts ("knots") whose time is stored; costs in between are interpolated linearly. They are dense where matrix
-products switch kernels with the number of rows: on a CPU twelve rows can take longer than sixteen."""
+KNOTS = (
+    *(1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 17, 21, 25, 29, 33, 41, 49, 65, 97, 129, 193, 257, 385, 513, 769, 1025),
+    *(1537, 2049, 4097),
+)
+"""Numbers of tokens ("knots") whose time is stored; times in between are interpolated linearly. They are dense where
+matrix products switch kernels with the number of tokens: on a CPU twelve can take longer than sixteen."""
 
 NEIGHBOURS = 1.0
 """Weight, in measurements, of the interpolated value of a knot: one disturbed pass must not make a node count look so
@@ -47,7 +56,7 @@ OUTLIER = 2.0
 """Measured and expected time may differ by at most this factor; anything beyond is clipped as a disturbance."""
 
 PREFILL_TOKENS = 32
-"""Minimum length of a first pass, in tokens per row, for its time per token to be used as the cost of a draft node."""
+"""Minimum length of a first pass, in tokens, for its time per token to be used as the cost of a draft node."""
 
 MAX_UNLEARNED = 64
 """Passes that are learned from together while nothing reads the costs. That takes a fifth of the time that learning
@@ -68,13 +77,18 @@ def prior_slope(device: str, *, exact: bool = False) -> float:
 class Budget:
     """The largest tree that one row may draft, and the cost of each size.
 
-    `costs[n]` is the time of a target pass with n draft nodes, in plain passes (`costs[0] == 1`),
+    `costs[n]` is the time of a target pass with n draft nodes of this row, in plain passes (`costs[0] == 1`),
     n = 0..max_nodes. Without `costs`, nodes are free.
     """
 
     max_nodes: int
     costs: Sequence[float] = ()
     seconds: float = 0.0  # one row's share of a plain pass; 0: not measured
+    is_guessed: bool = False
+    """Whether no plain pass like it was measured, so that costs are relative to a guess."""
+    shared: Sequence[float] = ()
+    """The costs of a pass with 0, 1, ... draft nodes of all rows together; empty where passes are padded, so that
+    `costs` are those of nodes in the widest tree."""
     chain: bool = False
     """Whether the draft must be one chain of up to `max_nodes` tokens, for targets and engines without tree support."""
 
@@ -96,30 +110,24 @@ class Budget:
 
 
 class CostModel:
-    """Learns the cost of a target pass, per number of rows, from the passes that are made anyway.
+    """Learns the time of a target pass by the tokens that it computes, from the passes that are made anyway.
 
-    The time is not linear in the number of nodes: one token is a matrix-vector product, several are a matrix product,
-    and kernels change with the number of rows. Each node count is therefore measured separately, and costs between
-    two measured counts are interpolated. First passes give the cost of one more token in a prefill. Use one instance
-    per target and machine.
-
-    Static passes are padded to a few sizes. Then passes are measured by the size that they compute, so that few are
-    needed to know all costs.
+    The time is not linear in the number of tokens: one token is a matrix-vector product, several are a matrix product.
+    Each number is therefore measured separately, and times between two measured ones are interpolated. First passes
+    give the cost of one more token in a prefill. Use one instance per target and machine.
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = perf_counter,
-        slope: float = PRIOR_SLOPE,
-        padded: Callable[[int, int], tuple[int, int]] | None = None,
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = perf_counter, slope: float = PRIOR_SLOPE) -> None:
         """`clock` returns seconds; it is read around passes and drafts. Tests and simulations pass their own.
-        `slope`: assumed cost of a draft node in plain passes, for each row, where nothing was measured. `padded`: the
-        rows and nodes that a pass of so many computes; None: no others than it holds."""
+        `slope`: assumed cost of one more token in passes over a single one, where nothing was measured."""
         self.clock = clock
-        self._is_padded = padded is not None
-        self._curves = _Curves(slope, padded)
-        self._first = [0.0] * 3  # decayed sums over first passes: count, tokens, seconds
+        self._slope = slope
+        self._curve = _Curve(slope)
+        self._per_token = 0.0
+        """Seconds per token in a first pass; 0 before one was measured."""
+        self._least_per_token: float | None = None
+        """The same without the fixed cost of a pass. A device that prompts keep busy takes at least as long for a
+        node."""
         self._earned = 0.0  # average saving of a row by drafting, in plain passes
         self.start = MIN_START
         """A new row's starting allowance: the plain passes that it may lose by drafting before it has gained any."""
@@ -131,27 +139,25 @@ class CostModel:
         """Whether a draft was made. The very first loads code and data, which on a GPU takes as long as several plain
         passes: it is not charged, or the first call would hardly draft."""
         self._ratio: float | None = None
-        self._unlearned: list[tuple[int, int, float]] = []  # rows, nodes, seconds of passes not learned from yet
+        self._unlearned: list[tuple[int, float]] = []  # tokens, seconds of passes not learned from yet
 
-    def observe(self, rows: int, nodes: int, seconds: float, computed: tuple[int, int] | None = None) -> None:
-        """Record that a pass of `rows` rows, with `nodes` nodes in its largest tree, took `seconds`. `computed`: rows
-        and nodes with padding, if the session knows; otherwise `padded` is assumed."""
-        if computed is not None and self._is_padded:
-            rows, nodes = computed
-        self._unlearned.append((rows, nodes, seconds))
-        if not self._curves[rows].empty or len(self._unlearned) == MAX_UNLEARNED:
+    def observe(self, tokens: int, seconds: float) -> bool:
+        """Record that a pass computed so many tokens, padding included, in `seconds`. Returns whether what it costs was
+        known from earlier ones, and not a guess."""
+        self._unlearned.append((tokens, seconds))
+        if self._curve.is_empty or len(self._unlearned) == MAX_UNLEARNED:
             self.learn()  # a first measurement replaces a guess
+        return self._curve.weights.get(KNOTS[min(bisect_left(KNOTS, tokens), len(KNOTS) - 1)], 0.0) >= ESTABLISHED
 
     def learn(self) -> None:
         """Learn from the passes that `observe` recorded. While rows draft, decoding calls this during each pass,
         so that no device waits for it: the costs of a pass lag behind by one measurement."""
         unlearned, self._unlearned = self._unlearned, []
-        for rows, nodes, seconds in unlearned:
-            curve = self._curves[rows]
-            is_first = not curve.empty
-            self._ratio = curve.observe(nodes, seconds)
+        for tokens, seconds in unlearned:
+            is_first = self._curve.is_empty
+            self._ratio = self._curve.observe(tokens, seconds)
             if is_first:
-                curve.assume(self._curves.slope(curve.rows))
+                self._curve.assume(self._slope, self._per_token, self._least_per_token)
 
     def take_ratio(self) -> float | None:
         """Return the last pass's time over its expected time, once; None where nothing was expected or it was read."""
@@ -159,28 +165,32 @@ class CostModel:
         ratio, self._ratio = self._ratio, None
         return ratio
 
-    def observe_first(self, rows: int, tokens: int, seconds: float) -> None:
-        """Record a first pass of `rows` rows that read `tokens` tokens of each, draft nodes included."""
+    def observe_first(self, tokens: int, seconds: float) -> None:
+        """Record a first pass over `tokens` tokens of all rows, draft nodes included."""
         self.learn()
-        self._first = [
-            MEMORY * total + new for total, new in zip(self._first, (1, rows * tokens, seconds), strict=True)
-        ]
         if tokens >= PREFILL_TOKENS:
-            measured, before = seconds / (rows * tokens), self._curves.per_token
+            measured, before = seconds / tokens, self._per_token
             # The fastest pass counts most: longer prompts take more time per token, and nodes are appended last.
-            self._curves.per_token = 0.5 * (min(before, measured) + measured) if before else measured
+            self._per_token = 0.5 * (min(before, measured) + measured) if before else measured
             # The fixed cost is that of a plain pass; the first of all passes takes longer, while a device warms up.
-            call = max((curve.empty for curve in self._curves.values()), default=0.0)
-            if before and call:
-                beyond = max(0.0, seconds - call) / (rows * tokens)
-                least = self._curves.least_per_token
-                self._curves.least_per_token = beyond if least is None else 0.5 * (min(least, beyond) + beyond)
-            for curve in self._curves.values():
-                curve.assume(self._curves.slope(curve.rows))
+            if before and not self._curve.is_empty:
+                beyond = max(0.0, seconds - self._curve.single) / tokens
+                least = self._least_per_token
+                self._least_per_token = beyond if least is None else 0.5 * (min(least, beyond) + beyond)
+            self._curve.assume(self._slope, self._per_token, self._least_per_token)
 
-    def budget(self, rows: int, max_nodes: int, *, adaptive: bool = True, is_first: bool = False) -> Budget:
+    def budget(
+        self,
+        rows: int,
+        max_nodes: int,
+        padded: Callable[[int], int | None] | None = None,
+        *,
+        adaptive: bool = True,
+        is_first: bool = False,
+    ) -> Budget:
         """Return the budget of each row in a pass of `rows` rows; `adaptive=False` allows max_nodes at any cost.
 
+        `padded`: the tokens that a pass computes whose largest tree has so many nodes; None: those that it is given.
         `is_first`: the pass reads the prompts, and a node is one more prompt token. Its cost is bounded by the mean
         time per token of such passes (an overestimate, as it includes their fixed cost) and by the cost of a node in a
         later pass.
@@ -189,47 +199,37 @@ class CostModel:
             return Budget(max_nodes)
         if len(self._unlearned) > 1:  # of passes without drafts
             self.learn()
-        curve = self._curves[rows]
-        if self._is_padded and not curve.empty:
-            curve = self._curves.larger(curve)
-        costs, seconds = curve.costs(max_nodes), curve.empty
-        if is_first and self._curves.per_token and seconds and max_nodes:
-            slope = min(self._curves.per_token * rows / seconds, (costs[-1] - 1.0) / max_nodes)
-            costs = [1.0 + slope * n for n in range(max_nodes + 1)]
-        return Budget(max_nodes, costs, seconds / rows)
+        curve = self._curve
+        nodes, shared = range(max_nodes + 1), list[float]()
+        computed = [] if padded is None else [tokens for n in nodes if (tokens := padded(n)) is not None]
+        plain, most = (computed[0], computed[-1]) if computed else (rows, rows * (1 + max_nodes))
+        times = curve.up_to(most)
+        scale = 1.0 / times[plain]
+        if computed:
+            costs = [max(1.0, scale * times[tokens]) for tokens in computed]
+        else:
+            costs = shared = [max(1.0, scale * time) for time in times[rows : most + 1]]
+            if rows > 1:
+                crowd = min((CROWD - 1) * rows, most - rows)
+                price = max(0.0, PRICE * (shared[min(crowd + rows, most - rows)] - shared[crowd]))
+                costs = [1.0 + price * n for n in nodes]
+        seconds = 0.0 if curve.is_empty else curve.pace * times[plain]
+        if is_first and self._per_token and seconds and max_nodes:
+            known = shared or costs
+            slope = min(self._per_token * (1 if shared else rows) / seconds, (known[-1] - 1.0) / (len(known) - 1))
+            bounded = [1.0 + slope * n for n in range(len(known))]
+            costs, shared = (bounded if rows == 1 or not shared else costs), bounded if shared else []
+        is_guessed = not curve.is_empty and KNOTS[min(bisect_left(KNOTS, plain), len(KNOTS) - 1)] not in curve.weights
+        return Budget(max_nodes, costs, seconds / rows, is_guessed, shared)
 
-    def seconds(self, rows: int) -> float:
-        """Seconds of a plain pass, as learned so far; 0 before anything was."""
-        return self._curves.larger(self._curves[rows]).empty
-
-    def split_first(self, lengths: Sequence[int]) -> list[int]:
-        """Split prompts of `lengths` tokens, in rising order, into first passes; return the number of rows of each.
-
-        All rows of a pass are padded to its longest, and each pass has a fixed cost: the slowest plain pass measured,
-        over all numbers of rows. Returns one pass where nothing was measured.
-        """
+    def seconds(self, tokens: int) -> float:
+        """Seconds of a pass over so many tokens, as learned so far; 0 before anything was."""
         self.learn()
-        count = len(lengths)
-        call = max((curve.empty for curve in self._curves.values()), default=0.0)
-        calls, tokens, time = self._first
-        per_token = (time - calls * call) / tokens if tokens else 0.0
-        if not call or per_token <= 0.0:
-            return [count]
-        seconds, sizes = [0.0], [0]  # cheapest time for the first n rows, and how many of them the last pass reads
-        for end, longest in enumerate(lengths, 1):
-            of_row = longest * per_token
-            best = min(range(end), key=lambda start: seconds[start] + (end - start) * of_row)
-            seconds.append(seconds[best] + (end - best) * of_row + call)
-            sizes.append(end - best)
-        found = []
-        while count:
-            found.append(sizes[count])
-            count -= sizes[count]
-        return found[::-1]
+        return 0.0 if self._curve.is_empty else self._curve.pace * self._curve.up_to(tokens)[tokens]
 
-    def measured(self, rows: int) -> Mapping[int, float]:
-        """Seconds of a pass of `rows` rows, as learned so far, for each node count that was measured."""
-        return self._curves.larger(self._curves[rows]).measured()
+    def measured(self, least: int) -> Mapping[int, float]:
+        """Seconds of a pass, as learned so far, by the numbers of tokens that were measured, from `least` on."""
+        return {tokens: seconds for tokens, seconds in self._curve.measured().items() if tokens >= least}
 
     def finish(self, saved_passes: float, first_draft: tuple[float, bool] | None = None) -> None:
         """Record that a row has ended for which drafting saved `saved_passes` plain passes (negative: cost them).
@@ -247,135 +247,90 @@ class CostModel:
 
 
 class _Curve:
-    """Seconds of a pass as a function of its number of nodes, for one number of rows."""
+    """Seconds of a pass as a function of the tokens that it computes."""
 
-    def __init__(self, rows: int, prior: float, padded: Callable[[int, int], tuple[int, int]] | None) -> None:
-        self.rows = rows  # with padding
-        self.empty = 0.0
-        """Seconds of a plain pass; 0 before anything was measured."""
-        self._prior = prior  # cost of a node in plain passes, where nothing was measured
-        self._padded = padded
-        self._computed: list[int] = []  # nodes that a pass over 0, 1, ... computes, where passes are padded
-        self._pace = 1.0  # factor common to all times: how busy the machine is
+    def __init__(self, prior: float) -> None:
+        self.is_empty = True
+        """Whether nothing was measured yet."""
+        self._prior = prior  # cost of a token in passes over one, where nothing was measured
+        self.pace = 1.0
+        """Factor common to all times: how busy the machine is."""
+        self.single = 0.0
+        """Seconds of a pass over one token; 0 before anything was measured."""
         self._times: dict[int, float] = {}  # by knot, in rising order, in seconds over `_pace`
-        self._weights: dict[int, float] = {}
-        self._costs: list[float] = []  # costs of 0, 1, ... nodes; computed anew when a time changes
-        self._most = 0  # maximum number of nodes that was asked for
+        self.weights: dict[int, float] = {}
+        """By knot, how often it was measured."""
+        self._known: list[float] = []  # times of 0, 1, ... tokens over `_pace`, made when they are asked for
 
-    def assume(self, prior: float) -> None:
-        """Set the cost of a node where nothing was measured."""
-        self._prior, self._costs = prior, []
-        if self._times and 0 not in self._times:
-            self.empty = self._pace * self._at(0)
+    def assume(self, slope: float, per_token: float, least: float | None) -> None:
+        """Set the cost of a token where nothing was measured: `slope`, in passes over one, as far as first passes allow
+        it, which take `per_token` seconds a token, and at least `least` beside their fixed cost."""
+        if per_token and self.single:
+            self._prior = min(max(slope, (least or 0.0) / self.single), FEW_TOKENS * per_token / self.single)
+            self._known, self.single = [], self.pace * self._at(1)
 
-    def observe(self, n: int, seconds: float) -> float | None:
+    def observe(self, tokens: int, seconds: float) -> float | None:
         """Learn from a pass; return its time over its expected time, None where nothing was expected."""
-        if self._padded is not None:
-            n = self._padded(self.rows, n)[1]
-        index = bisect_left(KNOTS, n)
+        index = bisect_left(KNOTS, tokens)
         high = KNOTS[min(index, len(KNOTS) - 1)]
-        low = KNOTS[max(index - 1, 0)] if high > n else high
-        share = (n - low) / (high - low) if high > low else 1.0
-        if not self._times:
-            self._times = {high: seconds * (1.0 + self._prior * high) / (1.0 + self._prior * n)}
-            self._weights, self._costs, self.empty = {high: 1.0}, [], self._at(0)
+        low = KNOTS[max(index - 1, 0)] if high > tokens else high
+        share = (tokens - low) / (high - low) if high > low else 1.0
+        self._known = []
+        if self.is_empty:
+            prior = self._prior
+            self._times = {high: seconds * (1.0 + prior * (high - 1)) / (1.0 + prior * (min(tokens, high) - 1))}
+            self.weights, self.is_empty, self.single = {high: 1.0}, False, self._at(1)
             return None
         at_high = self._at(high)
         at_low = at_high if low == high else self._at(low)
-        found = seconds / (self._pace * (at_low + share * (at_high - at_low)))
-        ratio = min(max(found, 1.0 / OUTLIER), OUTLIER)
-        if self._weights.get(high if share >= 0.5 else low, 0.0) >= ESTABLISHED:
+        over_expected = seconds / (self.pace * (at_low + share * (at_high - at_low)))
+        ratio = min(max(over_expected, 1.0 / OUTLIER), OUTLIER)
+        if self.weights.get(high if share >= 0.5 else low, 0.0) >= ESTABLISHED:
             drift = ratio**DRIFT
-            self._pace *= drift
+            self.pace *= drift
             ratio /= drift
         known = len(self._times)
         for knot, part, time in ((low, 1.0 - share, at_low), (high, share, at_high)):
             if part > 0.0:
-                self._weights[knot] = weight = self._weights.get(knot, 0.0) + part
+                self.weights[knot] = weight = self.weights.get(knot, 0.0) + part
                 rate = max(1.0 / (weight + NEIGHBOURS), MIN_RATE)
                 self._times[knot] = self._times.get(knot, time) * ratio ** (part * rate)
         if len(self._times) > known:
             self._times = dict(sorted(self._times.items()))
-        self._costs, self.empty = [], self._pace * self._at(0)
-        if self._most:
-            self.costs(self._most)
-        return found
-
-    def costs(self, max_nodes: int) -> list[float]:
-        """Costs of 0..max_nodes nodes in plain passes, at least 1."""
-        if len(self._costs) > max_nodes:
-            return self._costs[: max_nodes + 1]
-        if max_nodes > self._most:
-            self._most = max_nodes
-            if self._padded is not None:
-                self._computed = [self._padded(self.rows, n)[1] for n in range(max_nodes + 1)]
-        most = self._computed[-1] if self._computed else self._most
-        costs: list[float] = [1.0]
-        unit = self._at(0) if self._times else 1.0
-        known = [(0, unit), *((knot, time) for knot, time in self._times.items() if knot)]
-        for (start, time), (end, following) in pairwise(known):
-            if start > most:
-                break
-            base, slope = time / unit, (following - time) / (end - start) / unit
-            between = [base + slope * n for n in range(1, end - start + 1)]
-            costs += between if time >= unit and following >= unit else [max(1.0, cost) for cost in between]
-        last = len(costs) - 1
-        slope = min(self._prior, max((costs[-1] - 1.0) / last, MIN_SLOPE * self._prior)) if last else self._prior
-        costs += [costs[-1] + slope * n for n in range(1, most + 2 - len(costs))]
-        self._costs = [costs[n] for n in self._computed] or costs
-        return self._costs[: max_nodes + 1]
+        self.single = self.pace * self._at(1)
+        return over_expected
 
     def measured(self) -> Mapping[int, float]:
-        """Seconds by number of nodes, at the knots measured so far."""
-        return {knot: self._pace * time for knot, time in self._times.items()}
+        """Seconds by number of tokens, at the knots measured so far."""
+        return {knot: self.pace * time for knot, time in self._times.items()}
 
-    def _at(self, n: int) -> float:
-        """The time of `n` nodes in seconds over `_pace`; needs at least one measurement."""
+    def up_to(self, most: int) -> list[float]:
+        """The times of 0 to at least `most` tokens, over `_pace`; those of a single one as 1 before anything was
+        measured."""
+        if len(self._known) > most:
+            return self._known
+        most = max(most, 2 * len(self._known), KNOTS[16])
+        unit = self._at(1) if self._times else 1.0
+        times, last, last_time = [unit, unit], 1, unit
+        for knot, time in self._times.items():
+            slope = (time - last_time) / (knot - last) if knot > last else 0.0
+            times += [last_time + slope * n for n in range(1, knot - last + 1)]
+            last, last_time = knot, time
+        prior = self._prior * unit
+        slope = min(prior, max((last_time - unit) / (last - 1), MIN_SLOPE * prior)) if last > 1 else prior
+        self._known = times + [last_time + slope * n for n in range(1, most + 2 - len(times))]
+        return self._known
+
+    def _at(self, tokens: int) -> float:
+        """The time of so many tokens in seconds over `_pace`; needs at least one measurement."""
         times = self._times
-        if n in times:
-            return times[n]
+        if tokens in times:
+            return times[tokens]
         first = next(iter(times))
-        start, before = 0, times[first] / (1.0 + self._prior * first)
-        empty = before
+        start, before = 1, times[first] / (1.0 + self._prior * (first - 1))
+        single = before
         for knot, time in times.items():
-            if knot > n:
-                return before + (time - before) * (n - start) / (knot - start)
+            if knot > tokens:
+                return before + (time - before) * (tokens - start) / (knot - start)
             start, before = knot, time
-        return max(empty, before) + self._prior * empty * (n - start)
-
-
-class _Curves(dict[int, _Curve]):
-    """One `_Curve` per number of rows, created on first use. Numbers that are padded to the same one share theirs."""
-
-    def __init__(self, prior: float, padded: Callable[[int, int], tuple[int, int]] | None) -> None:
-        super().__init__()
-        self._prior, self._padded = prior, padded
-
-    per_token = 0.0
-    """Seconds per token and row in a first pass; 0 before one was measured."""
-
-    least_per_token: float | None = None
-    """The same without the fixed cost of a pass. A device that prompts keep busy takes at least as long for a node."""
-
-    def __missing__(self, rows: int) -> _Curve:
-        computed = rows if self._padded is None else self._padded(rows, 0)[0]
-        curve = self[computed] if computed != rows else _Curve(rows, self.slope(rows), self._padded)
-        self[rows] = curve
-        return curve
-
-    def larger(self, curve: _Curve) -> _Curve:
-        """The curve itself if it was measured or passes are not padded, else the next larger one that was: rare sizes
-        run in larger ones."""
-        if curve.empty or self._padded is None:
-            return curve
-        known = [other for other in self.values() if other.empty and other.rows > curve.rows]
-        return min(known, key=lambda other: other.rows, default=curve)
-
-    def slope(self, rows: int) -> float:
-        """Assumed cost of a draft node in each row where nothing was measured, in plain passes of `rows` rows."""
-        slope = self._prior * rows
-        known = [curve for curve in self.values() if curve.empty]
-        if not self.per_token or not known:
-            return slope
-        plain = min(known, key=lambda curve: abs(curve.rows - rows)).empty / rows
-        return min(max(slope, (self.least_per_token or 0.0) / plain), FEW_TOKENS * self.per_token / plain)
+        return max(single, before) + self._prior * single * (tokens - start)

@@ -6,6 +6,9 @@ import re
 
 from copyspec.checks import check_type
 
+INSTRUCTION = "Correct the grammar: {text}"
+"""The instruction the bundled model was trained on; instruction-tuned models understand it too."""
+
 
 def check_template(template: str, *names: str) -> str:
     """Return `template`. Raises TypeError if it is no str, ValueError if it lacks the field of one of `names`."""

@@ -1,29 +1,71 @@
-"""The engine that a pipeline runs on, and how instructions are given to its model."""
+"""The model that a pipeline asks: an engine in this process, and how instructions are given to it."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import copyspec
+from copyspec.checks import check_type
+from copyspec.client.asking import Asking
+from copyspec.client.remote import Remote
 from copyspec.engine.call_options import check_options
-from copyspec.engine.inputs import PromptTooLongError
-from copyspec.models.aliases import ALIASES, Alias
+from copyspec.engine.inputs import Input, PromptTooLongError
+from copyspec.engine.results import Chunk, NoAnswer, Result
+from copyspec.lockless import cached_property
+from copyspec.models.aliases import ALIASES
 from copyspec.models.loading import BUNDLED, BUNDLED_LANGUAGES, DEFAULT, resolve_name
+from copyspec.models.own import is_bundled, own_alias, own_name
 from copyspec.models.pretrained import Pretrained
-from copyspec.models.resolve import place
+
+from .edits.earlier import EarlierCorrections
+from .instructions import INSTRUCTION, fill
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from copyspec import Engine
+    from copyspec.engine.keywords import GenerateOptions
 
-    ModelLike = str | os.PathLike[str] | PreTrainedModel | Engine | None
+    from .language_model import Fluency, LanguageModel
+
+    ModelLike = str | os.PathLike[str] | PreTrainedModel | Engine | Remote | None
+
+ENCODER_INSTRUCTION = "grammar: {text}"
+"""The prefix that most T5 correctors on the hub were trained with; used if the model's configuration names none."""
+
+SHARED_TOKENS = 16
+"""Minimum length, in tokens, of an instruction whose keys and values are computed once for all texts, with its chat
+template. Copying them takes as long as reading one or two tokens on a CPU."""
+HALF_SHARED_TOKENS = 64  # the same in half precision, where it changes bits
+
+_PROBE = "".join(map(chr, range(33, 127))) + " äßéłñ αж “”‘’–—… €£ \N{CHECK MARK} 你好 \N{GRINNING FACE}"
+_WEIGHTS_READ = 8  # values of each weight that the fingerprint covers
+
+
+def model_of(model: ModelLike | LanguageModel, *, corrects: bool = False) -> LanguageModel:
+    """What a pipeline asks. None is the configured or bundled model; with `corrects` the best available one for
+    correcting and quoting."""
+    if hasattr(model, "answers"):
+        return cast("LanguageModel", model)
+    return LocalModel(correction_engine_of(model) if corrects else engine_of(model))
+
+
+def engine_in(model: LanguageModel) -> Engine:
+    """The engine of a model in this process. Raises TypeError for another one."""
+    check_type(isinstance(model, LocalModel), "model", model, "a model in this process")
+    return cast("LocalModel", model).engine
 
 
 def engine_of(model: ModelLike) -> Engine:
-    """The engine for `model`, as in `copyspec.generate`; None is the configured or bundled one."""
+    """The engine for `model`, as in `copyspec.generate`; None is the configured or bundled one. Raises TypeError for a
+    server, which does not decode token by token for others."""
+    if isinstance(model, Remote):
+        raise TypeError(f"{model!r} only gives whole answers, and this needs a model in this process: name one")
     return model if isinstance(model, copyspec.Engine) else copyspec.load(model)
 
 
@@ -45,7 +87,7 @@ def correction_engine_of(model: ModelLike) -> Engine:
     """The engine for `model`; None is the configured one, or the best available model for correcting and quoting."""
     from copyspec.api import load_corrector
 
-    return model if isinstance(model, copyspec.Engine) else load_corrector(model)
+    return engine_of(model) if isinstance(model, (copyspec.Engine, Remote)) else load_corrector(model)
 
 
 def wants_chat(engine: Engine) -> bool:
@@ -68,40 +110,27 @@ def answers_plain_text(engine: Engine) -> bool:
     return engine.codec.frames
 
 
-def is_bundled(engine: Engine) -> bool:
-    """Whether it is the bundled model, which knows only the instructions it was trained on."""
-    path = getattr(engine.model.config, "_name_or_path", "")
-    return bool(path) and os.path.realpath(path) == os.path.realpath(BUNDLED)
+def _folder(engine: Engine) -> str:
+    return str(getattr(engine.model.config, "_name_or_path", ""))
 
 
 def corrects(engine: Engine) -> bool:
     """Whether it is one of copyspec's own models, trained to correct and to quote sentences."""
     alias = ALIASES.get(engine.name)
-    return is_bundled(engine) or (alias is not None and alias.corrects)
-
-
-def own_alias(engine: Engine) -> Alias | None:
-    """The short name of the model; None for others, and if an adapter of the user's is merged into it, which makes
-    another model under the same name."""
-    alias = ALIASES.get(engine.name)
-    if alias is None:
-        return None
-    # The name of its folder begins with that of `place`; with an adapter of the user's, with the adapter's name.
-    folder = os.path.basename(getattr(engine.model.config, "_name_or_path", ""))
-    return alias if folder.startswith(place(alias).name) else None
+    return is_bundled(_folder(engine)) or (alias is not None and alias.corrects)
 
 
 def corrected_languages(engine: Engine) -> Sequence[str]:
     """Codes of the languages that the model was trained to correct; none: unknown."""
-    if is_bundled(engine):
+    if is_bundled(_folder(engine)):
         return BUNDLED_LANGUAGES
-    alias = own_alias(engine)
+    alias = own_alias(engine.name, _folder(engine))
     return () if alias is None else alias.languages
 
 
 def name_of(engine: Engine) -> str:
     """The name by which people give the model; the bundled one is loaded by its path, which nobody types."""
-    return DEFAULT if is_bundled(engine) else engine.name
+    return DEFAULT if is_bundled(_folder(engine)) else engine.name
 
 
 def corrects_by_itself(name: str) -> bool:
@@ -117,10 +146,165 @@ def corrects_by_itself(name: str) -> bool:
     return is_own or bool(Pretrained(model).config().is_encoder_decoder)
 
 
-def fits(engine: Engine, prompt: str, *, chat: Literal[True, "auto"]) -> bool:
-    """Whether `prompt` fits into the model's context."""
-    try:
-        engine.jobs(prompt, None, check_options({"chat": chat}))
-    except PromptTooLongError:
-        return False
-    return True
+class LocalModel:
+    """A model in this process (a `LanguageModel`)."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.name = name_of(engine)
+        self.own = own_name(engine.name, _folder(engine))
+        self.corrects, self.languages = corrects(engine), corrected_languages(engine)
+        self.is_encoder_decoder = bool(engine.model.config.is_encoder_decoder)
+        self.is_chat = not self.is_encoder_decoder and wants_chat(engine)
+        self.has_template = bool(engine.tokenizer.chat_template)
+        self.instruction = instruction_for(engine)
+
+    @property
+    def identity(self) -> Mapping[str, object]:
+        return {"model": self.name, "weights": fingerprint(self.engine), "dtype": str(self.engine.model.dtype)}
+
+    @property
+    def context(self) -> int | None:
+        return self.engine.split_length
+
+    @cached_property
+    def fluency(self) -> Fluency | None:
+        """The model without its adapter, if copyspec merged it."""
+        alias = own_alias(self.engine.name, _folder(self.engine))
+        if alias is None or alias.adapter is None:
+            return None
+        from copyspec.models.adapters import read_adapter
+
+        from .editing.fluency import BaseModel
+
+        return BaseModel(self.engine, read_adapter(alias.adapter)).likelihoods
+
+    def tokens(self, text: str) -> int:
+        return len(self.engine.codec.encode(text).ids)
+
+    def frame(self, how: Asking) -> int:
+        return len(self._framed(how, "x"))
+
+    @cached_property
+    def _is_lossless(self) -> bool:
+        codec = self.engine.codec
+        return codec.decode(codec.encode(_PROBE).ids).strip() == _PROBE
+
+    def lost(self, text: str) -> str:
+        """Characters that the tokenizer cannot represent; some vocabularies lack symbols."""
+        if self._is_lossless:
+            return ""
+        kept = set(self.engine.codec.decode(self.engine.codec.encode(text).ids))
+        return "".join(sorted({char for char in text if not char.isspace() and not char.isalnum()} - kept))
+
+    def fits(self, prompt: str) -> bool:
+        try:
+            self.engine.jobs(prompt, None, check_options({"chat": chat_option(self.engine)}))
+        except PromptTooLongError:
+            return False
+        return True
+
+    def beside(self, names: Sequence[str]) -> Mapping[str, LocalModel]:
+        device = str(self.engine.model.device)
+        return {name: LocalModel(copyspec.load(name, device=device)) for name in names if corrects_by_itself(name)}
+
+    def answers(self, inputs: Iterable[Input | None], how: Asking) -> Iterator[tuple[int, Result | NoAnswer]]:
+        encode = self.engine.codec.encode
+        earlier = EarlierCorrections(lambda text: encode(text).ids, most=how.earlier * how.drafts)
+        sources: dict[int, str | None] = {}
+
+        def noted() -> Iterator[Input | None]:
+            for each in inputs:
+                if each is None:
+                    yield None
+                    continue
+                sources[count := len(seen)] = each.edit_source
+                seen.append(count)
+                yield replace(each, earlier=earlier.ids()) if how.earlier else each
+
+        seen: list[int] = []
+        options = self._options(how)
+        for index, result in self.engine.generate_each(noted(), ordered=False, skip_too_long=True, **options):
+            source = sources.pop(index, None)
+            if result is None:
+                yield index, NoAnswer("length", "longer than the model's context")
+                continue
+            if source is not None and result.finish_reason == "stop":
+                earlier.add(source, result.content)
+            yield index, result
+
+    def answer(self, prompt: str, references: Sequence[str], max_new_tokens: int | None = None) -> Result:
+        return self.engine.generate(prompt, references=list(references), **self._options_of_one(max_new_tokens))
+
+    def stream(
+        self, prompt: str, references: Sequence[str], max_new_tokens: int | None = None
+    ) -> Generator[Chunk, None, None]:
+        chunks = self.engine.stream(prompt, list(references), **self._options_of_one(max_new_tokens))
+        return chunks  # type: ignore[return-value]
+
+    def _options_of_one(self, max_new_tokens: int | None) -> GenerateOptions:
+        # Greedy even if the model's generation_config samples: answers must repeat.
+        return {"chat": chat_option(self.engine), "max_new_tokens": max_new_tokens, "temperature": 0.0}
+
+    def _options(self, how: Asking) -> GenerateOptions:
+        options: GenerateOptions = {
+            "chat": True if self.is_chat else "auto",
+            "batch_size": how.batch_size,
+            "temperature": 0.0,
+        }
+        if how.system is not None:
+            options["system"] = how.system
+        if how.logprobs is not None:
+            options["logprobs"] = how.logprobs
+        if how.draft_models:
+            options["draft_model"] = how.draft_models
+        if not how.drafts:
+            options["drafter"] = "none"
+        # In half precision a shared beginning has other bits than one that a row reads itself. Single rows, which are
+        # promised plain decoding's bits (docs/concepts.md), share nothing; batches have them on some processors only.
+        is_half = self.engine.model.dtype.itemsize < 4
+        shared = 0 if how.instruction is None or (is_half and how.batch_size == 1) else self._shared(how)
+        if shared >= (HALF_SHARED_TOKENS if is_half else SHARED_TOKENS):
+            options["prefix_cache"] = shared
+        return options
+
+    def _shared(self, how: Asking) -> int:
+        """Number of tokens with which all prompts begin."""
+        pairs = zip(self._framed(how, "x"), self._framed(how, "7"), strict=False)
+        return next((at for at, (one, other) in enumerate(pairs) if one != other), 0)
+
+    def _framed(self, how: Asking, text: str) -> list[int]:
+        """The tokens of the prompt for a text."""
+        prompt = fill(how.instruction or "{text}", text=text)
+        if self.is_chat or how.system is not None:
+            messages = [{"role": "user", "content": prompt}]
+            if how.system is not None:
+                messages.insert(0, {"role": "system", "content": how.system})
+            return list(self.engine.codec.encode_chat(messages).ids)
+        return list(self.engine.codec.encode(prompt, wrap=True).ids)
+
+
+def instruction_for(engine: Engine) -> str:
+    """The default instruction for a model: an encoder-decoder's own prefix if its configuration names one."""
+    config = engine.model.config
+    if not config.is_encoder_decoder:
+        return INSTRUCTION
+    prefix = getattr(config, "prefix", None)
+    tasks = getattr(config, "task_specific_params", None)
+    if prefix is None and isinstance(tasks, dict) and len(tasks) == 1:  # one of several may be another task
+        (task,) = tasks.values()
+        prefix = task.get("prefix") if isinstance(task, dict) else None
+    return prefix + "{text}" if isinstance(prefix, str) else ENCODER_INSTRUCTION
+
+
+def fingerprint(engine: Engine) -> str:
+    """Hash that identifies a model, wherever it is: its configuration and a few values of every weight."""
+    digest = hashlib.blake2b(digest_size=8)
+    config = engine.model.config.to_dict()
+    for name in ("_name_or_path", "transformers_version"):  # they change while the model stays the same
+        config.pop(name, None)
+    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, weight in engine.model.named_parameters():
+        read = weight.detach().flatten()[:: max(1, weight.numel() // _WEIGHTS_READ)][:_WEIGHTS_READ]
+        digest.update(f"{name} {tuple(weight.shape)} {read.float().tolist()}".encode())
+    return digest.hexdigest()

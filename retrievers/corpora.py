@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from copyspec.fingerprints import tokenizer_fingerprint as tokenizer_fingerprint
 from copyspec.models.loading import BUNDLED, MODEL_VARIABLE, identity
@@ -437,10 +437,14 @@ def read_retriever(index: files.Opened, encode: Encode | str | os.PathLike[str] 
         raise files.IndexFileError(
             f"{str(folder)!r} holds an index of kind {kind!r}, which has no passages; open it as Datastore"
         )
-    if encode is None or isinstance(encode, (str, os.PathLike)):
+    chosen: Any = encode
+    takes_prefix = hasattr(chosen, "prefixed")  # it has none of its own yet
+    if takes_prefix or chosen is None or isinstance(chosen, (str, os.PathLike)):
         by_vectors = index if kind == dense.KIND else hybrid.parts(index)[1]
-        encode = _encoder(folder, dense.read_facts(by_vectors)["encoder"], encode)
-    return DenseRetriever.read(index, encode) if kind == dense.KIND else HybridRetriever.read(index, encode)
+        made_with = dense.read_facts(by_vectors)["encoder"]
+        prefix = made_with.get("prefix") if isinstance(made_with, dict) else None
+        chosen = chosen.prefixed(prefix or "") if takes_prefix else _encoder(folder, made_with, chosen)
+    return DenseRetriever.read(index, chosen) if kind == dense.KIND else HybridRetriever.read(index, chosen)
 
 
 def _encoder(folder: Folder, made_with: object, named: str | os.PathLike[str] | None) -> HuggingFaceEmbedder:

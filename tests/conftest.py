@@ -85,7 +85,7 @@ def steady_drafts() -> Iterator[None]:
     from copyspec.budget import Budget, CostModel
     from copyspec.decoding.controller import DraftController
 
-    def budget(self: CostModel, rows: int, max_nodes: int, *, adaptive: bool = True, is_first: bool = False) -> Budget:
+    def budget(self: CostModel, rows: int, max_nodes: int, padded: object = None, **named: bool) -> Budget:
         return Budget(max_nodes)
 
     with pytest.MonkeyPatch.context() as patch:

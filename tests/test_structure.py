@@ -36,6 +36,7 @@ FLOORS = (
     {"retrievers"},
     {"api"},
     {"server"},
+    {"client"},
     {""},
     {"literature", "pipelines"},
     {"integrations"},
@@ -202,3 +203,31 @@ def test_an_option_is_written_once() -> None:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in names
     ]
     assert again == []
+
+
+IN_PROCESS = {"copyspec.pipelines.models"}
+"""The one module that knows engines: other pipelines ask a `LanguageModel`."""
+
+TOKEN_BY_TOKEN = ("fluency", "iterative", "knn_datastore", "knn_lm", "langchain", "shown_documents", "strides")
+"""What reads weights, decodes token by token or is a face of the engine itself: it works in this process only."""
+
+OF_ENGINES = ("copyspec.api", "copyspec.engine.engine", "copyspec.engine.feed", "copyspec.engine.call.")
+OF_ENGINES += ("copyspec.models", "copyspec.targets", "copyspec.text.codec")
+ENGINE_NAMES = {"Engine", "load", "generate", "agenerate", "compare"}
+
+
+def test_pipelines_know_engines_in_one_module() -> None:
+    knows = set()
+    for name, path in FILES.items():
+        if not name.startswith("copyspec.pipelines.") or any(each in name for each in TOKEN_BY_TOKEN):
+            continue
+        source = path.read_text()
+        named = {
+            each.name
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.ImportFrom) and node.module == "copyspec"
+            for each in node.names
+        }
+        if named & ENGINE_NAMES or any(f"{other}.".startswith(OF_ENGINES) for other in imports(name, source)):
+            knows.add(name)
+    assert knows == IN_PROCESS

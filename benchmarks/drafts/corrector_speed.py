@@ -73,7 +73,7 @@ class _FirstChoices:
     is_encoder_decoder = True  # so that its outputs are not continued
 
     def __init__(self, corrector: ModelCorrector) -> None:
-        self.engine, self._corrector, self.begun = corrector.engine, corrector, corrector.begun
+        self._corrector, self.begun = corrector, corrector.begun
 
     def continued(self, inputs: Iterable[Input]) -> Iterator[tuple[int, str]]:
         return iter(())

@@ -27,7 +27,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from benchmarks.reporting import command_line, write_json
-from copyspec.budget import KNOTS, Budget, CostModel
+from copyspec.budget import Budget, CostModel
 from copyspec.decoding import loop as loop_module
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
@@ -35,6 +35,7 @@ from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
+from copyspec.targets.scores import Scores
 from copyspec.targets.static.running import ProgramRunner
 from copyspec.tree import ROOT, DraftTree, Origin
 from copyspec.verification.picking import ScoredPicks, best_picks
@@ -112,8 +113,8 @@ def measure(model: PreTrainedModel, rows: int, static: StaticOptions) -> list[fl
     def run(outputs: Sequence[Sequence[int]]) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in range(rows)]
         costs = CostModel(clock=lambda: 1e-3 * passes)
-        for nodes in 50 * [nodes for nodes in KNOTS if nodes <= NODES]:
-            costs.observe(rows, nodes, 1e-3)
+        for nodes in [*range(NODES + 1)] * 50:
+            costs.observe(rows * (1 + nodes), 1e-3)
         for step in decode(target, requests(outputs), settings, costs):
             for row in step:
                 found[row.row] += row.tokens
@@ -123,7 +124,7 @@ def measure(model: PreTrainedModel, rows: int, static: StaticOptions) -> list[fl
     read_at, spans = [0.0], []
     launch = ProgramRunner.run
 
-    def read(scores: torch.Tensor) -> list[ScoredPicks]:
+    def read(scores: Scores) -> list[ScoredPicks]:
         found = best_picks(scores)
         for drafter in drafters:
             drafter.seconds = 0.0

@@ -24,9 +24,10 @@ from benchmarks.speed.report import bandwidth
 from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import Session, Target
-from copyspec.targets.static.settings import PADDED_TOKENS, padded_size
+from copyspec.targets.static.settings import PADDED_TOKENS, padded_tokens
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.tree import DraftTree
+from copyspec.verification.picking import best_picks
 
 DYNAMIC = StaticOptions(use="never")
 WARM_STEPS = 4
@@ -54,7 +55,7 @@ class Rows:
         """Seconds of one pass, including the read of its result and the commit."""
         started = perf_counter()
         with torch.inference_mode():
-            self.session.score(self._chains, self._trees).argmax(-1).tolist()
+            best_picks(self.session.score(self._chains, self._trees))
         self.session.keep([self._path] * self._rows)
         self._chains = [[9]] * self._rows
         synchronise(self._device)
@@ -62,7 +63,7 @@ class Rows:
 
     def seconds(self, repeats: int) -> float:
         """Median seconds of the passes after prefill, warm-up and capture."""
-        own = padded_size(self._rows, len(self._trees[0]))
+        own = padded_tokens(self._rows, len(self._trees[0]))
         for done in range(1, MOST_WARM_STEPS):
             self.step()
             if done >= WARM_STEPS and self.session.is_settled and self.session.computed in (None, own):

@@ -37,8 +37,9 @@ from copyspec.drafters import create
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.static_options import StaticOptions
 from copyspec.targets.base import Session
+from copyspec.targets.scores import Scores
 from copyspec.targets.static.running import ProgramRunner, Size
-from copyspec.targets.static.settings import WARM_PASSES, node_bucket, row_bucket
+from copyspec.targets.static.settings import WARM_PASSES, node_bucket, padded_tokens, row_bucket
 from copyspec.tree import DraftTree
 
 SLOTS = 4096
@@ -102,7 +103,7 @@ class Runner(ProgramRunner):
 
 class _Target(simulation._Target):
     def __init__(self, dense: simulation._Dense, times: Times, clock: Clock, runner: Runner, all_rows: int) -> None:
-        super().__init__(dense, Device(0.0, {0: 0.0}, 0.0), clock, random.Random(0))
+        super().__init__(dense, Device(0.0, {0: 0.0, 1: 0.0}, 0.0), clock, random.Random(0))
         self.times, self.runner, self.all_rows = times, runner, all_rows
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
@@ -116,18 +117,21 @@ class _Session(simulation._Session):
         super().__init__(target, rows)
         self._static = target
 
-    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        logits, target, rows = super().score(uncached, trees), self._static, len(uncached)
+    def padded(self, nodes: int) -> int:
+        return padded_tokens(len(self._rows), nodes)
+
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
+        scores, target, rows = super().score(uncached, trees), self._static, len(uncached)
         if max(map(len, uncached)) > 1:
             self.is_settled = False
             target.clock.now += 1e-3 * target.times.prompts(sum(map(len, uncached)))
-            return logits
+            return scores
         computed = row_bucket(rows)
         asked = computed, node_bucket(1 + max(map(len, trees)), computed), SLOTS
         size = target.runner.choose(asked, max(self.lengths), row_bucket(target.all_rows))
         target.clock.now += 1e-3 * target.runner.milliseconds(size, rows, sum(self.lengths))
-        self.is_settled, self.computed = target.runner.is_settled, (size[0], size[1] - 1)
-        return logits
+        self.is_settled, self.computed = target.runner.is_settled, size[0] * size[1]
+        return scores
 
 
 def run(

@@ -80,9 +80,11 @@ class Script:
         @wraps(forward)  # `generate` and copyspec read the names of its arguments
         def scripted(module: object, *args: Any, **kwargs: Any) -> Any:
             output = forward(module, *args, **kwargs)
-            last = output.logits.shape[1]
-            following = (kwargs["position_ids"][:, -last:] + 1).clamp(max=LONGEST - 1)
-            row = owners[kwargs["input_ids"][:, -last:]]
+            last = kwargs.get("logits_to_keep")
+            if not isinstance(last, torch.Tensor):
+                last = slice(-output.logits.shape[1], None)
+            following = (kwargs["position_ids"][:, last] + 1).clamp(max=LONGEST - 1)
+            row = owners[kwargs["input_ids"][:, last]]
             output.logits.scatter_(2, tokens[row, following].unsqueeze(2), FORCED)
             return output
 

@@ -79,9 +79,9 @@ def _graphs(model: Any) -> str:
         target = wrap(model, static=way)
         session = target.open([[5, 6, 7, 8]])
         try:
-            first = session.score([target.start([5, 6, 7, 8])], [tree])
+            first = session.score([target.start([5, 6, 7, 8])], [tree])[0].clone()
             session.keep([[2]])
-            logits += [[first.clone(), session.score([[9]], [tree]).clone()]]
+            logits += [[first, session.score([[9]], [tree])[0].clone()]]
         except Exception as error:
             return f"{type(error).__name__}: {error}".splitlines()[0][:80]
         finally:

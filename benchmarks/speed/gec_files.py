@@ -31,6 +31,7 @@ from benchmarks.reporting import machine, ratio, without_cudnn_attention, write_
 from benchmarks.speed.throughput import Baselines, Outputs, read_sentences
 from copyspec import Input
 from copyspec.pipelines import FileOptions, FormatOptions, ModelCorrector, ModelOptions, Outcome, Runner, correct_files
+from copyspec.pipelines.models import engine_in
 
 ROOT = Path(__file__).parent.parent.parent
 ESSAY = ROOT / "examples" / "texts" / "essay.txt"
@@ -67,7 +68,7 @@ class Oracle(Heard):
     def _inputs(self, *given: Any) -> Iterator[Input | None]:
         for each in super()._inputs(*given):
             if each is not None and each.edit_source is not None:
-                each = replace(each, edit_source=self.engine.codec.decode(self.known[each.edit_source]))
+                each = replace(each, edit_source=engine_in(self.model).codec.decode(self.known[each.edit_source]))
             yield each
 
 

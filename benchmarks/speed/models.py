@@ -15,6 +15,7 @@ from copyspec.models.loading import resolve_name
 from copyspec.models.pretrained import Pretrained
 from copyspec.targets.base import Session, Target
 from copyspec.targets.hooks.states import RowStates
+from copyspec.targets.scores import Scores
 from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class Replay:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._tokens: torch.Tensor | None = None  # [B, L]
+        self._sizes: Sequence[int] | None = None  # scored tokens of each row, in passes over the tokens of all rows
         self._device = model.device
         self._handle = model.register_forward_hook(self._force, with_kwargs=True)
 
@@ -146,13 +148,14 @@ class Replay:
         return None if self._tokens is None else self._tokens[list(sequences)]
 
     @contextmanager
-    def showing(self, rows: torch.Tensor | None) -> Iterator[None]:
-        """Replay `rows` while the context is active."""
+    def showing(self, rows: torch.Tensor | None, trees: Sequence[DraftTree]) -> Iterator[None]:
+        """Replay `rows` while the context is active, in which these trees are scored."""
         started, self._tokens = self._tokens, rows
+        self._sizes = [1 + len(tree) for tree in trees]
         try:
             yield
         finally:
-            self._tokens = started
+            self._tokens, self._sizes = started, None
 
     def stop(self) -> None:
         """Let the model output its own predictions again."""
@@ -169,8 +172,15 @@ class Replay:
         assert isinstance(positions, torch.Tensor), "replay needs a model that is called with position_ids"
         kept = kwargs.get("logits_to_keep", 0)
         positions = positions[:, kept] if isinstance(kept, torch.Tensor) else positions[:, -logits.shape[1] :]
-        positions = positions.expand(logits.shape[0], -1)
-        upcoming = self._tokens.gather(1, (positions + 1).clamp(0, self._tokens.shape[1] - 1))
+        positions = (positions.expand(logits.shape[0], -1) + 1).clamp(0, self._tokens.shape[1] - 1)
+        if len(logits) == len(self._tokens):
+            upcoming = self._tokens.gather(1, positions)
+        else:
+            assert self._sizes is not None and len(logits) == 1, "rows that are not those of the replay"
+            if logits.shape[1] != sum(self._sizes):
+                return  # a pass that only reads prompts
+            rows = torch.repeat_interleave(torch.tensor(self._sizes)).to(self._device)
+            upcoming = self._tokens[rows, positions[0]].unsqueeze(0)
         logits.scatter_(2, upcoming.unsqueeze(2), FORCED)
 
 
@@ -216,21 +226,24 @@ class _ReplaySession:
         return self._session.is_settled
 
     @property
-    def computed(self) -> tuple[int, int] | None:
+    def computed(self) -> int | None:
         return self._session.computed
+
+    def padded(self, nodes: int) -> int | None:
+        return self._session.padded(nodes)
 
     @property
     def most_nodes(self) -> int:
         return self._session.most_nodes
 
-    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
-        with self._replay.showing(self._rows):
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
+        with self._replay.showing(self._rows, trees):
             return self._session.score(uncached, trees)
 
     def score_with_states(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
-    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
-        with self._replay.showing(self._rows):
+    ) -> tuple[Scores, Sequence[RowStates] | None]:
+        with self._replay.showing(self._rows, trees):
             return self._session.score_with_states(uncached, trees, layers)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:

@@ -27,6 +27,7 @@ from copyspec.targets.base import Session, Target
 from copyspec.targets.causal import WrappedModel
 from copyspec.targets.linears import FastLinears
 from copyspec.tree import ROOT, DraftTree
+from copyspec.verification.picking import best_picks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -102,7 +103,7 @@ def _timed(session: Session, trees: Sequence[DraftTree]) -> tuple[float, float]:
     """Wall and CPU time of one pass, its argmax, and a commit that keeps only the chain."""
     lengths = list(session.lengths)
     wall, cpu = perf_counter(), process_time()
-    session.score([[500] for _ in trees], trees).argmax(-1).tolist()
+    best_picks(session.score([[500] for _ in trees], trees))
     session.keep([[] for _ in trees])
     result = perf_counter() - wall, process_time() - cpu
     session.trim(lengths)

@@ -26,6 +26,7 @@ from copyspec.drafters.predictors.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGra
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets.base import Session, Target
+from copyspec.targets.scores import Scores
 from copyspec.tree import DraftTree
 
 
@@ -33,15 +34,19 @@ from copyspec.tree import DraftTree
 class Device:
     """Times of a target's forward passes."""
 
-    seconds: float  # per pass without draft nodes, for any number of rows
-    costs: Mapping[int, float]  # by number of draft nodes, in units of that pass; interpolated linearly
+    seconds: float  # per pass over one token
+    costs: Mapping[int, float]  # by number of tokens beyond the first, in units of that pass; interpolated linearly
     prefill: float  # per prompt token, in the same units
     draft_seconds: float = 1e-4  # per call of the drafter
     noise: float = 0.0  # standard deviation of the logarithm of a pass's time
 
-    def units(self, nodes: int) -> float:
-        """Cost of a pass with `nodes` nodes."""
-        return float(np.interp(nodes, list(self.costs), list(self.costs.values())))
+    def units(self, tokens: int) -> float:
+        """Cost of a pass over so many tokens of all rows."""
+        more, (*_, before, last) = tokens - 1, self.costs if len(self.costs) > 1 else (0, 1)
+        if more <= last:
+            return float(np.interp(more, list(self.costs), list(self.costs.values())))
+        slope = (self.costs[last] - self.costs[before]) / (last - before) if len(self.costs) > 1 else 0.0
+        return self.costs[last] + slope * (more - last)
 
 
 DEVICES: Mapping[str, Device] = {
@@ -51,7 +56,7 @@ DEVICES: Mapping[str, Device] = {
         prefill=0.045,
     ),
     "cpu-bfloat16": Device(0.175, {0: 1, 1: 1.07, 4: 1.15, 8: 1.18, 16: 1.25, 32: 1.4, 64: 1.8}, prefill=0.012),
-    "gpu": Device(0.02, {0: 1, 1: 1.03, 32: 1.08, 64: 1.15}, prefill=0.002),
+    "gpu": Device(0.02, {0: 1, 1: 1.03, 32: 1.08, 64: 1.15, 256: 1.9, 1024: 5.0}, prefill=0.005),
     "small": Device(0.004, {0: 1, 1: 1.25, 32: 2.0, 64: 3.0}, prefill=0.02),
 }
 """Typical curves: qwen2.5-0.5b on one thread in two precisions (in float32 few rows are slow); a GPU while passes are
@@ -239,7 +244,7 @@ class _Target:
 class _Session:
     runner = "simulated"
     is_settled = True
-    computed: tuple[int, int] | None = None
+    computed: int | None = None
     most_nodes = sys.maxsize
 
     def __init__(self, target: _Target, rows: list[int]) -> None:
@@ -247,27 +252,30 @@ class _Session:
         self.lengths: list[int] = [0] * len(rows)
         self._uncached: Sequence[Sequence[int]] = ()
 
+    def padded(self, nodes: int) -> int | None:
+        return None
+
     def score_with_states(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
-    ) -> tuple[torch.Tensor, None]:
+    ) -> tuple[Scores, None]:
         return self.score(uncached, trees), None
 
-    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
         target = self._target
         self._uncached = uncached
-        width = max(map(len, trees))
-        upcoming = np.zeros((len(uncached), 1 + width), np.int64)
+        upcoming: list[int] = []
         for row, (ids, tree) in enumerate(zip(uncached, trees, strict=True)):
             whole = target.whole[self._rows[row]]
             root = self.lengths[row] + len(ids)
             at = [root, *(root + depth for depth in tree.depths())]
-            upcoming[row, : len(at)] = [whole[min(index, len(whole) - 1)] for index in at]
-        longest = max(map(len, uncached))
-        units = target.costs.units(width) if longest == 1 else 1.0 + (longest - 1 + width) * target.costs.prefill
+            upcoming += [whole[min(index, len(whole) - 1)] for index in at]
+        count, tokens = sum(map(len, uncached)), sum(map(len, uncached)) + sum(map(len, trees))
+        is_plain = count == len(uncached)
+        units = target.costs.units(tokens) if is_plain else 1.0 + (tokens - 1) * target.costs.prefill
         noise = np.exp(target.rng.gauss(0.0, target.costs.noise)) if target.costs.noise else 1.0
         target.clock.now += target.costs.seconds * units * float(noise)
-        logits = torch.zeros(len(uncached), 1 + width, target.vocab_size)
-        return logits.scatter_(2, torch.from_numpy(upcoming).unsqueeze(2), 1.0)
+        logits = torch.zeros(len(upcoming), target.vocab_size).scatter_(1, torch.tensor(upcoming).unsqueeze(1), 1.0)
+        return Scores.of_rows(torch.split(logits, [1 + len(tree) for tree in trees]))
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for row, (ids, path) in enumerate(zip(self._uncached, paths, strict=True)):

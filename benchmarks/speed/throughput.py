@@ -39,6 +39,7 @@ from copyspec.pipelines import (
     RunOptions,
     correct_files,
 )
+from copyspec.pipelines.models import engine_in
 
 WARM_UP = 4  # sentences that every method decodes before the measurement
 
@@ -65,7 +66,7 @@ class Baselines:
     """transformers' own methods, on the engine's model and with the pipeline's prompts."""
 
     def __init__(self, corrector: ModelCorrector, limit: int) -> None:
-        self.engine, self.corrector, self.limit = corrector.engine, corrector, limit
+        self.engine, self.corrector, self.limit = engine_in(corrector.model), corrector, limit
 
     def one_by_one(self, texts: Sequence[str], **extra: object) -> Outputs:
         return [output for text in texts for output in self._generate([text], extra)]

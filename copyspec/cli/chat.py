@@ -14,10 +14,12 @@ import typer
 from copyspec.cli.common import UsageError, panel, quiet_libraries, read, read_line
 from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Variables, loading
 from copyspec.cli.printing import echo
+from copyspec.cli.remote_options import ApiKeyFile, DialectName, Server, remote_of, usage_told
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Iterable, Mapping
 
+    from copyspec import Remote
     from copyspec.engine.engine import Engine
     from copyspec.engine.keywords import GenerateOptions
     from copyspec.engine.results import Chunk, Result
@@ -39,6 +41,9 @@ def chat(
     device: Device = None,
     dtype: Dtype = "auto",
     chat_template_kwargs: Variables = None,
+    server: Server = None,
+    api_key_file: ApiKeyFile = None,
+    dialect: DialectName = "auto",
     system: Annotated[str | None, typer.Option(help="System message of the conversation.")] = None,
     add: Annotated[
         list[Path] | None, typer.Option("--add", "-a", help="Reference file, like /add FILE. Repeatable.")
@@ -67,16 +72,35 @@ def chat(
     if seed is not None:
         options["seed"] = seed
     check_options(options)
-    quiet_libraries()
-    engine = copyspec.load(model, **loading(device, dtype, adapter))
-    engine.chat_template_kwargs = chat_template_kwargs or {}
-    if not engine.tokenizer.chat_template:
-        raise UsageError(
-            f"{engine.name!r} has no chat template: --model names another model (see: copyspec models), and copyspec "
-            "generate continues a text with this one"
-        )
-    talk = Conversation(engine, options, system)
-    for path in add or ():
+    remote = remote_of(
+        server,
+        model,
+        {"--device": device, "--dtype": dtype, "--adapter": adapter},
+        api_key_file=api_key_file,
+        dialect=dialect,
+        variables=chat_template_kwargs,
+    )
+    if remote is not None:
+        del options["prefix_cache"]
+        talk = Conversation(remote, options, system)
+    else:
+        quiet_libraries()
+        engine = copyspec.load(model, **loading(device, dtype, adapter))
+        engine.chat_template_kwargs = chat_template_kwargs or {}
+        if not engine.tokenizer.chat_template:
+            raise UsageError(
+                f"{engine.name!r} has no chat template: --model names another model (see: copyspec models), and "
+                "copyspec generate continues a text with this one"
+            )
+        talk = Conversation(engine, options, system)
+    with usage_told(remote, quiet=not stats):
+        return _talk(talk, add or (), spans, stats)
+
+
+def _talk(talk: Conversation, add: Iterable[Path], spans: bool, stats: bool) -> int:
+    import copyspec
+
+    for path in add:
         talk.add(path, "--add")
     while (line := _next_line()) is not None:
         if not line.strip():
@@ -87,7 +111,8 @@ def chat(
             continue
         try:
             talk.answer(line)
-        except ValueError as error:  # for example longer than the context: a shorter message may fit
+        except (ValueError, copyspec.ServerError) as error:
+            # For example longer than the context: a shorter message may fit.
             is_too_long = isinstance(error, copyspec.PromptTooLongError)
             added = "; the added files come with every message until one is answered: /new drops them, and all messages"
             echo(f"copyspec: {error}{added if is_too_long and talk.waiting else ''}", err=True)
@@ -113,7 +138,7 @@ def _next_line() -> str | None:
 class Conversation:
     """The messages so far, and added files waiting for the next one."""
 
-    engine: Engine
+    engine: Engine | Remote
     options: Mapping[str, object]
     system: str | None
     messages: list[dict[str, str]] = field(default_factory=list)
@@ -135,49 +160,62 @@ class Conversation:
     def answer(self, text: str) -> None:
         """Stream the answer to stdout. Ctrl-C stops it; what was written so far stays in the conversation."""
         question = {"role": "user", "content": "\n\n".join([*self.waiting, text])}
+        from copyspec.engine.inputs import PromptTooLongError
+
         earlier, written = self.messages, ""
         self.last = None
         try:
-            earlier, chunks = self._stream(question)
-            with contextlib.closing(chunks):
-                for chunk in chunks:
-                    piece = chunk.text if written else chunk.text.lstrip()
-                    written += piece
-                    echo(piece, end="", flush=True)
-                    self.last = chunk.result or self.last
+            while True:
+                try:
+                    earlier, chunks = self._stream(question, earlier)
+                    with contextlib.closing(chunks):
+                        for chunk in chunks:
+                            piece = chunk.text if written else chunk.text.lstrip()
+                            written += piece
+                            echo(piece, end="", flush=True)
+                            self.last = chunk.result or self.last
+                    break
+                except PromptTooLongError:  # a server says so when it has read the messages
+                    if written or not earlier:
+                        raise
+                    earlier = earlier[2:]
         except KeyboardInterrupt:
             echo(" [stopped]", end="", err=True)
         self.waiting = []
         echo(flush=True)
+        if len(earlier) < len(self.messages):
+            echo("copyspec: the oldest messages are left out: the model's context is full", err=True)
         last = self.last
         if (
             last is not None
             and (last.finish_reason, last.stop_reason) == ("length", None)  # no stop reason: not cut by time
-            and len(last.token_ids) < self._most_tokens
+            and last.stats.num_output_tokens < self._most_tokens
         ):
             echo("copyspec: the answer is cut: the model's context is full; /new begins another conversation", err=True)
         if not written and self.last is not None:
             echo("copyspec: an empty answer; --model names another model (see: copyspec models)", err=True)
         self.messages = [*earlier, question, {"role": "assistant", "content": written}]
 
-    def _stream(self, question: dict[str, str]) -> tuple[list[dict[str, str]], Generator[Chunk, None, None]]:
-        """The messages that the context has space for, the latest ones, and the answer's stream. Raises
+    def _stream(
+        self, question: dict[str, str], kept: list[dict[str, str]]
+    ) -> tuple[list[dict[str, str]], Generator[Chunk, None, None]]:
+        """The latest of `kept` that the context has space for, and the answer's stream. Raises
         PromptTooLongError, and leaves the conversation as it was, if the question alone is too long."""
         references = [{"text": text, "name": name} for name, text in self.files.items()]
         opening = [] if self.system is None else [{"role": "system", "content": self.system}]
-        kept = self.messages
         while kept and not self._has_room([*opening, *kept, question]):
             kept = kept[2:]
         chunks = self.engine.stream([*opening, *kept, question], references, **self.options)  # type: ignore[arg-type]
-        if len(kept) < len(self.messages):
-            echo("copyspec: the oldest messages are left out: the model's context is full", err=True)
         return kept, chunks  # type: ignore[return-value]
 
     def _has_room(self, messages: list[dict[str, str]]) -> bool:
         """Whether the context has room for an answer of the wanted length, or of a quarter of the context."""
+        from copyspec import Remote
         from copyspec.engine.call_options import check_options
         from copyspec.engine.inputs import PromptTooLongError
 
+        if isinstance(self.engine, Remote):
+            return self.engine.fits("\n".join(each["content"] for each in messages))
         try:
             (job, *_), _ = self.engine.jobs(messages, None, check_options({**self.options, "drafter": "none"}))
         except PromptTooLongError:
@@ -230,9 +268,10 @@ def _show_spans(talk: Conversation) -> None:
 def _show_stats(talk: Conversation) -> None:
     assert talk.last is not None
     stats = talk.last.stats
+    speed = f", {stats.tokens_per_second:.0f} a second, {stats.mean_acceptance_length:.2f} per pass of the model"
     echo(
-        f"  {stats.num_output_tokens} tokens, {stats.tokens_per_second:.0f} a second, "
-        f"{stats.mean_acceptance_length:.2f} per pass of the model; of the prompt's {talk.last.prompt_tokens} tokens "
+        f"  {stats.num_output_tokens} tokens{speed if stats.num_passes else ''}; "
+        f"of the prompt's {talk.last.prompt_tokens} tokens "
         f"{stats.num_cached_tokens} were kept from before",
         err=True,
     )

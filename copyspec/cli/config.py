@@ -20,10 +20,11 @@ ALLOWED = frozenset(
         *("exclude", "format", "line_mode", "field", "column", "encoding", "protect", "words", "precision", "style"),
         *("max_edit_ratio", "max_lost_ratio", "allow_numbers", "allow_links", "allow_code", "allow_names"),
         *("allow_new_words", "allow_swaps", "any_language", "language", "by_sentence", "segmenter", "kinds"),
+        *("server", "model"),
     }
 )
-"""Options a project may set: what is corrected and what stays. Only the user chooses the model and where output goes,
-since the project may be somebody else's."""
+"""Options a project may set: what is corrected and what stays. Only the user chooses where texts and output go, since
+the project may be somebody else's: of servers and their models it may name those on this machine."""
 
 _LIST_OPTIONS = frozenset({"exclude", "protect", "words"})
 
@@ -38,7 +39,10 @@ def defaults(folder: Path | None = None) -> dict[str, Any]:
     """
     path = settings_file(folder)
     table = None if path is None else _table(path)
-    return {} if path is None or table is None else dict([_setting(path, *item) for item in table.items()])
+    found = {} if path is None or table is None else dict([_setting(path, *item) for item in table.items()])
+    if "model" in found and "server" not in found:
+        raise UsageError(f"{path}: a project cannot set 'model' without the 'server' that has it")
+    return found
 
 
 def settings_file(folder: Path | None = None) -> Path | None:
@@ -80,9 +84,26 @@ def _setting(path: Path, key: str, value: object) -> tuple[str, object]:
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise UsageError(f"{path}: {key} must be a list of strings, got {brief(value)}")
         return name, _from_folder(path.parent, name, value)
+    if name == "server":
+        _check_server(path, value)
     if isinstance(value, (dict, list)):
         raise UsageError(f"{path}: {key} must be a single value, got {brief(value)}")
     return name, value
+
+
+def _check_server(path: Path, value: object) -> None:
+    """Raise UsageError for a server that is not on this machine: a stranger's project could have texts sent to it."""
+    from copyspec.client.sending import check_url, is_loopback
+
+    try:
+        is_here = is_loopback(check_url(value))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{path}: server: {error}") from error
+    if not is_here:
+        raise UsageError(
+            f"{path}: server: a project may only name one on this machine, not {brief(value)}: give it yourself with "
+            "--server"
+        )
 
 
 def _from_folder(folder: Path, name: str, value: list[str]) -> list[str]:

@@ -17,6 +17,7 @@ from copyspec.cli.ending import Ended
 from copyspec.cli.printing import echo, echo_bytes
 
 if TYPE_CHECKING:
+    from copyspec import Remote
     from copyspec.api import LoadOptions
     from copyspec.pipelines import (
         Corrector,
@@ -140,12 +141,16 @@ def corrector_of(
     asked: ModelOptions,
     threads: int | None = None,
     variables: Mapping[str, object] | None = None,
+    remote: Remote | None = None,
 ) -> Corrector:
-    """Load the model. Raises UsageError if it cannot be loaded or used."""
+    """Load the model, unless it is `remote`. Raises UsageError if it cannot be loaded or used."""
     import copyspec
+    from copyspec.pipelines import ModelCorrector
+
+    if remote is not None:
+        return ModelCorrector(remote, asked)
     from copyspec.api import load_corrector
     from copyspec.models.aliases import corrector_from
-    from copyspec.pipelines import ModelCorrector
 
     quiet_libraries()
     try:
@@ -206,6 +211,7 @@ def run_files(
     total, is_numbered, misfits = Summary(), False, 0
     try:
         with ExitStack() as stack:
+            stack.enter_context(quiet_log(report_options.quiet))
             listeners = report_options.listeners(inputs, files.format_options.encoding, stack)
             if decided is None:
                 listeners.append(LanguageReporter(report_options.tell, corrected))

@@ -89,7 +89,7 @@ def pass_time(engine: Engine, static: StaticOptions) -> tuple[float, str]:
         for _ in range(PASSES):
             started = perf_counter()
             with inference_mode(True):
-                session.score([chain], [tree])[0, 0].argmax().item()
+                session.score([chain], [tree])[0][0].argmax().item()
             seconds.append(perf_counter() - started)
             session.keep([[]])
             chain = [2]

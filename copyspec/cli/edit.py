@@ -17,9 +17,11 @@ from copyspec.cli.correcting import CHANGED, FAILED, reason
 from copyspec.cli.correction_options import guard_option, output_option
 from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, Variables, loading, model_option
 from copyspec.cli.printing import echo, echo_bytes, flush_stdout
+from copyspec.cli.remote_options import ApiKeyFile, DialectName, Server, remote_of, usage_told
 from copyspec.filesystem import read_input
 
 if TYPE_CHECKING:
+    from copyspec import Remote
     from copyspec.api import LoadOptions
     from copyspec.pipelines import AtomicFile, Edited, EditOptions, EditPipeline
 
@@ -49,6 +51,9 @@ def edit(
     dtype: Dtype = "auto",
     threads: Threads = None,
     chat_template_kwargs: Variables = None,
+    server: Server = None,
+    api_key_file: ApiKeyFile = None,
+    dialect: DialectName = "auto",
     max_new_tokens: options.MaxNewTokens = None,
     draft_model: options.DraftModel = None,
     plain: options.Plain = False,
@@ -84,11 +89,20 @@ def edit(
             echo(f"copyspec: {path}: {os.strerror(errno.ENOENT)}", err=True)
     if not present:
         return FAILED
-    with quiet_log(quiet):
-        pipeline = pipeline_of(model, loading(device, dtype, adapter), asked, threads, chat_template_kwargs)
-    pipeline.check(instruction)
-    shown = _NewVersions(in_place, suffix, output, whole, quiet, check)
-    changed, failed = _edit_files(pipeline, present, instruction, shown)
+    local = {"--device": device, "--dtype": dtype, "--adapter": adapter, "--threads": threads}
+    remote = remote_of(
+        server,
+        model,
+        local | {"--draft-model": draft_model},
+        api_key_file=api_key_file,
+        dialect=dialect,
+        variables=chat_template_kwargs,
+    )
+    with usage_told(remote, quiet=quiet), quiet_log(quiet):
+        pipeline = pipeline_of(model, loading(device, dtype, adapter), asked, threads, chat_template_kwargs, remote)
+        pipeline.check(instruction)
+        shown = _NewVersions(in_place, suffix, output, whole, quiet, check)
+        changed, failed = _edit_files(pipeline, present, instruction, shown)
     if failed or present != paths:
         return FAILED
     return CHANGED if changed and not (writes or whole) else 0
@@ -100,11 +114,14 @@ def pipeline_of(
     asked: EditOptions,
     threads: int | None = None,
     variables: Mapping[str, object] | None = None,
+    remote: Remote | None = None,
 ) -> EditPipeline:
-    """Load the model."""
+    """Load the model, unless it is `remote`."""
     import copyspec
     from copyspec.pipelines import EditPipeline
 
+    if remote is not None:
+        return EditPipeline(remote, asked)
     quiet_libraries()
     engine = copyspec.load(model, **options)
     engine.threads = threads
@@ -203,8 +220,9 @@ def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, 
         shown.show(path, edited, kept)  # a failing stdout is not the file's failure: it ends the run
         changed += edited.changed
         stats = edited.result.stats if edited.result is not None else None
-        counters = (
-            f"{stats.num_output_tokens} tokens in {stats.num_passes} passes of the model" if stats else "nothing to do"
-        )
+        counters = "nothing to do"
+        if stats is not None:
+            passes = f" in {stats.num_passes} passes of the model" if stats.num_passes else ""
+            counters = f"{stats.num_output_tokens} tokens{passes}"
         shown.tell(f"{path}: {'changed' if edited.changed else 'unchanged'}, {counters}")
     return changed, failed

@@ -16,6 +16,7 @@ from copyspec.cli.correction_options import guard_option, input_option, output_o
 from copyspec.cli.inputs import check_terminal, inputs_of, words_of
 from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, Variables, loading, model_option
 from copyspec.cli.narrowing import line_of, narrow_inputs
+from copyspec.cli.remote_options import ApiKeyFile, Concurrency, DialectName, Server, remote_of, usage_told
 
 
 def gec(
@@ -115,6 +116,10 @@ def gec(
     dtype: Dtype = "auto",
     threads: Threads = None,
     chat_template_kwargs: Variables = None,
+    server: Server = None,
+    api_key_file: ApiKeyFile = None,
+    dialect: DialectName = "auto",
+    concurrency: Concurrency = 32,
     max_new_tokens: options.MaxNewTokens = None,
     batch_size: Annotated[int, run_option("Texts decoded together.")] = 8,
     segmenter: Annotated[str, run_option("How text is split into sentences: builtin, pysbd or none.")] = "builtin",
@@ -148,7 +153,8 @@ def gec(
 
     Whole segments: ratio (above --max-edit-ratio), lost (above --max-lost-ratio), fragment (not a sentence, would
     become one), language (not --language), characters (the output holds some that are not text), empty (no output),
-    cut (the output did not end), length (longer than the context), encoding and binary (not text), json (no record),
+    cut (the output did not end), chat (the model declined), filtered and unfinished (a server stopped the output),
+    length (longer than the context), encoding and binary (not text), json (no record),
     field (a record without text), taken (a record with such fields of another origin), tracked (it holds tracked
     changes: accept or reject them first).
     """
@@ -193,7 +199,18 @@ def gec(
     check_terminal(inputs, format, report)
     check_stdout(inputs)
     check_outputs(reports, inputs)
-    make = partial(corrector_of, model, loading(device, dtype, adapter), asked, threads, chat_template_kwargs)
+    local = {"--device": device, "--dtype": dtype, "--adapter": adapter, "--threads": threads}
+    remote = remote_of(
+        server,
+        model,
+        local | {"--draft-model": draft_model},
+        api_key_file=api_key_file,
+        dialect=dialect,
+        concurrency=concurrency,
+        variables=chat_template_kwargs,
+    )
+    make = partial(corrector_of, model, loading(device, dtype, adapter), asked, threads, chat_template_kwargs, remote)
     is_filter = len(inputs) == 1 and (report.shows_text or output is not None)
     inputs, selections = narrow_inputs(inputs, since, kinds, asks=patch, keeps_unchanged=is_filter, place=place)
-    return max(least_code, run_files(inputs, files, run, report, make, selections, apply))
+    with usage_told(remote, quiet=quiet):
+        return max(least_code, run_files(inputs, files, run, report, make, selections, apply))

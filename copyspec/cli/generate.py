@@ -34,9 +34,11 @@ from copyspec.cli.prompt_options import (
     chat_option,
     read_references,
 )
+from copyspec.cli.remote_options import ApiKeyFile, DialectName, Server, remote_of, usage_told
 from copyspec.cli.showing import comparison_dict, comparison_text, print_coloured, print_notes, watch, write_page
 
 if TYPE_CHECKING:
+    from copyspec import Remote
     from copyspec.api import CallKeywords
     from copyspec.engine.engine import Engine
     from copyspec.engine.results import Chunk, Comparison, Result
@@ -68,6 +70,9 @@ def generate(
     dtype: Dtype = "auto",
     threads: Threads = None,
     chat_template_kwargs: Variables = None,
+    server: Server = None,
+    api_key_file: ApiKeyFile = None,
+    dialect: DialectName = "auto",
     max_new_tokens: Annotated[int | None, _sampling("Default: 512, or more if the edited text is longer.")] = None,
     temperature: Annotated[float, _sampling("0: greedy decoding.")] = 0.0,
     top_k: Annotated[int, _sampling("0: off.")] = 0,
@@ -118,6 +123,27 @@ def generate(
     if compare and str(html) == STDIN:
         raise UsageError("--html - and --compare both write to stdout; give --html a file")
     sources = read_references(references, reference_file)
+    remote = remote_of(
+        server,
+        model,
+        {
+            "--device": device,
+            "--dtype": dtype,
+            "--adapter": adapter,
+            "--threads": threads,
+            "--draft-model": draft_model,
+            "--datastore": datastore,
+            "--max-draft-nodes": max_draft_nodes,
+            "--rendered": rendered,
+            "--no-chat": chat is False,
+            "--compare": compare,
+            "--trace": trace,
+            "--watch": watched,
+        },
+        api_key_file=api_key_file,
+        dialect=dialect,
+        variables=chat_template_kwargs,
+    )
     options: CallKeywords = {
         "model": model,
         "device": device,
@@ -147,7 +173,8 @@ def generate(
         options["chat_template_kwargs"] = chat_template_kwargs
     if max_draft_nodes is not None:
         options["max_draft_nodes"] = max_draft_nodes
-    quiet_libraries()
+    if remote is None:
+        quiet_libraries()
     if compare:
         comparison = _compare(text, sources, options, wants_json=json_output)
         if html is not None:
@@ -162,12 +189,19 @@ def generate(
         raise UsageError(f"{shows[0]} prints at the end; leave --stream out")
     if str(html) == STDIN and (shows or streams):
         raise UsageError("--html - writes the page to stdout; leave out what else is printed there, or name a file")
-    if watched and sys.stdout.isatty():
-        result = _watched(text, sources, options)
-    elif streams or watched:
-        result = _streamed(text, sources, options)
-    else:
-        result = _generated(text, sources, options)
+    asked = options
+    if remote is not None:
+        from copyspec.client.requests import OPTIONS
+
+        asked = cast("CallKeywords", {name: value for name, value in options.items() if name in OPTIONS})
+    with usage_told(remote, quiet=not stats):
+        if watched and sys.stdout.isatty():
+            result = _watched(text, sources, options)
+        elif streams or watched:
+            result = _streamed(text, sources, asked, remote)
+        else:
+            result = _generated(text, sources, asked, remote)
+    if not (streams or watched):
         if spans:
             print_coloured(result.provenance())
         elif str(html) != STDIN:
@@ -182,7 +216,9 @@ def generate(
     return 0
 
 
-def _generated(text: str, references: list[str], options: CallKeywords) -> Result:
+def _generated(text: str, references: list[str], options: CallKeywords, remote: Remote | None) -> Result:
+    if remote is not None:
+        return remote.generate(text, references, **options)
     from copyspec.api import generate
 
     return generate(text, references, **options)
@@ -195,10 +231,13 @@ def _watched(text: str, references: list[str], options: CallKeywords) -> Result:
     return watch(chunks, _engine(options).codec)
 
 
-def _streamed(text: str, references: list[str], options: CallKeywords) -> Result:
-    from copyspec.api import generate
+def _streamed(text: str, references: list[str], options: CallKeywords, remote: Remote | None) -> Result:
+    if remote is not None:
+        chunks: Iterator[Chunk] = remote.stream(text, references, **options)
+    else:
+        from copyspec.api import generate
 
-    chunks: Iterator[Chunk] = generate(text, references, stream=True, **options)
+        chunks = generate(text, references, stream=True, **options)
     result: Result | None = None
     for chunk in chunks:
         echo(chunk.text, end="", flush=True)

@@ -15,11 +15,13 @@ import typer
 from copyspec.cli.common import UsageError, as_json, quiet_libraries
 from copyspec.cli.correcting import FAILED
 from copyspec.cli.printing import console, echo
+from copyspec.cli.remote_options import ApiKeyFile, EmbedderServer, embedder_of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from copyspec.client.embedding import ServerEmbedder
     from copyspec.retrievers import Corpora, Corpus, Document, HuggingFaceEmbedder, Passage
 
 FOLDER_VARIABLE = "COPYSPEC_CORPORA"
@@ -60,6 +62,8 @@ def add(
     prefix: Annotated[
         str, typer.Option(help='Prefix of all texts for the encoder, like "query: " (dense, hybrid).')
     ] = "",
+    embedder_server: EmbedderServer = None,
+    api_key_file: ApiKeyFile = None,
     search: Annotated[
         str | None, typer.Option(help="exact (default), or with FAISS: flat, hnsw, ivf (dense, hybrid).")
     ] = None,
@@ -79,12 +83,12 @@ def add(
     place of the old ones. Passages of files that are gone from a given folder are removed. Passages that are there
     already are skipped. Files that cannot be read are skipped and named.
     """
-    _check(kind, search, encoder, prefix, model, language)
+    _check(kind, search, encoder, prefix, embedder_server, model, language)
     from copyspec.retrievers import PLAIN, Corpora, languages
 
     if language not in (None, PLAIN, *languages()):
         raise UsageError(f"--language must be {PLAIN} or one of {', '.join(languages())}, got {language!r}")
-    if kind != "bm25":
+    if kind != "bm25" and embedder_server is None:
         quiet_libraries()
     corpora = Corpora(folder.expanduser())
     known = {} if kind == "tokens" else corpora.stamps(name)  # a datastore keeps all that was added
@@ -101,9 +105,13 @@ def add(
             stamps=reader.stamps,
         )
     else:
-        from copyspec.retrievers import HuggingFaceEmbedder
+        embed: HuggingFaceEmbedder | ServerEmbedder
+        if embedder_server is not None:
+            embed = embedder_of(embedder_server, encoder, api_key_file, prefix)
+        else:
+            from copyspec.retrievers import HuggingFaceEmbedder
 
-        embed = HuggingFaceEmbedder(str(encoder), prefix=prefix)
+            embed = HuggingFaceEmbedder(str(encoder), prefix=prefix)
         found = reader.passages(documents, max_chars)
         how = _Vectors(embed, search, language, kind == "hybrid", duplicates, reader.stamps)
         corpus = _add_vectors(corpora, name, found, how)
@@ -116,7 +124,13 @@ def add(
 
 
 def _check(
-    kind: str, search: str | None, encoder: str | None, prefix: str, model: str | None, language: str | None
+    kind: str,
+    search: str | None,
+    encoder: str | None,
+    prefix: str,
+    embedder_server: str | None,
+    model: str | None,
+    language: str | None,
 ) -> None:
     """Raise UsageError for invalid options, and for those that this kind of corpus needs or would ignore."""
     if kind not in KINDS:
@@ -124,6 +138,7 @@ def _check(
     if search not in (None, *SEARCHES):
         raise UsageError(f"--search must be one of {', '.join(SEARCHES)}, got {search!r}")
     others: dict[str, object] = {"--encoder": encoder, "--prefix": prefix, "--search": search}
+    others["--embedder-server"] = embedder_server
     if kind in ("dense", "hybrid"):
         if encoder is None:
             raise UsageError(f"--kind {kind} needs --encoder, the hub id or folder of the model that makes the vectors")
@@ -274,7 +289,7 @@ class _FileReader:
 class _Vectors:
     """How to add passages with vectors."""
 
-    embed: HuggingFaceEmbedder
+    embed: HuggingFaceEmbedder | ServerEmbedder
     search: str | None
     language: str | None
     by_words_too: bool  # a hybrid, whose BM25 half is of this language
@@ -306,10 +321,10 @@ def _add_vectors(corpora: Corpora, name: str, found: list[Passage], how: _Vector
 class _Encoding:
     """An encoder that reports its progress."""
 
-    def __init__(self, embed: HuggingFaceEmbedder, step: Callable[[int], None]) -> None:
+    def __init__(self, embed: HuggingFaceEmbedder | ServerEmbedder, step: Callable[[int], None]) -> None:
         self.name, self.prefix = embed.name, embed.prefix
         self._embed, self._step = embed, step
-        self.encode_query = embed.encode_query
+        self.encode_query = getattr(embed, "encode_query", embed)
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         import numpy as np

@@ -14,6 +14,7 @@ from copyspec.cli.correcting import corrector_of
 from copyspec.cli.inputs import without, words_of
 from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, loading
 from copyspec.cli.narrowing import kinds_of
+from copyspec.cli.remote_options import ApiKeyFile, Concurrency, DialectName, Server, remote_of
 
 
 def lsp(
@@ -22,6 +23,10 @@ def lsp(
     device: Device = None,
     dtype: Dtype = "auto",
     threads: Threads = None,
+    server: Server = None,
+    api_key_file: ApiKeyFile = None,
+    dialect: DialectName = "auto",
+    concurrency: Concurrency = 32,
     delay: Annotated[float, typer.Option(help="Seconds without typing before a text is checked again.")] = 1.0,
 ) -> int:
     """Serve corrections to an editor, over stdin and stdout: diagnostics, and code actions that make them.
@@ -60,7 +65,16 @@ def lsp(
             format_of("-", settings["format"], options=form)
     except (TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"the project's settings: {error}") from error
-    late = LateCorrector(lambda: corrector_of(model, loading(device, dtype, adapter), options, threads))
+    local = {"--device": device, "--dtype": dtype, "--adapter": adapter, "--threads": threads}
+    remote = remote_of(
+        server or settings.get("server"),
+        model or settings.get("model"),
+        local,
+        api_key_file=api_key_file,
+        dialect=dialect,
+        concurrency=concurrency,
+    )
+    late = LateCorrector(lambda: corrector_of(model, loading(device, dtype, adapter), options, threads, remote=remote))
     checker = Checker(
         Runner(late, run),
         kinds=kinds,

@@ -15,12 +15,21 @@ from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, in_op
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
 from copyspec.cli.model_options import Adapter, Device, Dtype, Threads, Variables, loading, model_option
 from copyspec.cli.printing import echo
+from copyspec.cli.remote_options import (
+    ApiKeyFile,
+    DialectName,
+    EmbedderServer,
+    Server,
+    embedder_of,
+    remote_of,
+    usage_told,
+)
 from copyspec.cli.showing import write_page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from copyspec import Engine, Result
+    from copyspec import Engine, Remote, Result
     from copyspec.pipelines import Citation, DocumentAnswer
     from copyspec.retrievers import Passage, Retriever
     from copyspec.views.provenance import Provenance
@@ -42,6 +51,7 @@ def rag(
     encoder: Annotated[
         str | None, _search("Hub id or folder of the encoder that a dense or hybrid corpus was made with.")
     ] = None,
+    embedder_server: EmbedderServer = None,
     passages: Annotated[
         int | None, _search("Number of passages to search for the answer. Default: 8.", "--passages", "-k")
     ] = None,
@@ -57,6 +67,9 @@ def rag(
     dtype: Dtype = "auto",
     threads: Threads = None,
     chat_template_kwargs: Variables = None,
+    server: Server = None,
+    api_key_file: ApiKeyFile = None,
+    dialect: DialectName = "auto",
     max_new_tokens: Annotated[int | None, model_option("Default: 512.")] = None,
     json_output: Annotated[bool, _output("Print answer and sources as JSON.", "--json")] = False,
     stream: Annotated[
@@ -73,25 +86,34 @@ def rag(
     empty text with --json, which gives a line for each of several questions.
     """
     _check(question, stride, passages, html, json_output, stream)
-    if instruction is not None and model is None and adapter is None and not stride:
+    if instruction is not None and model is None and adapter is None and not stride and server is None:
         raise UsageError("--instruction is the prompt of a model: give --model, or leave it out")
     from copyspec.retrievers import CrossEncoderScorer, IndexFileError, RerankingRetriever, load_corpus
 
-    calls_model = model is not None or adapter is not None or bool(stride)
-    if calls_model or encoder is not None or reranker is not None:
+    remote = remote_of(
+        server,
+        model,
+        {"--adapter": adapter, "--dtype": dtype, "--threads": threads, "--stride": stride or None},
+        api_key_file=api_key_file,
+        dialect=dialect,
+        variables=chat_template_kwargs,
+    )
+    calls_model = remote is None and (model is not None or adapter is not None or bool(stride))
+    if calls_model or (encoder is not None and embedder_server is None) or reranker is not None:
         quiet_libraries()  # imports transformers, which takes longer than a search by words
     path = corpus_folder("--index", index, folder)
     try:
-        retriever, held = load_corpus(path, encode=encoder)
+        encode = encoder if embedder_server is None else embedder_of(embedder_server, encoder, api_key_file)
+        retriever, held = load_corpus(path, encode=encode)
     except (ValueError, IndexFileError) as error:
         raise UsageError(in_options(str(error), {"encode": "--encoder"})) from error
-    engine = None
+    engine: Engine | Remote | None = remote
     if calls_model:
         from copyspec.api import load_corrector
 
-        engine = load_corrector(model, **loading(device, dtype, adapter))
-        engine.threads = threads
-        engine.chat_template_kwargs = chat_template_kwargs or {}
+        loaded = engine = load_corrector(model, **loading(device, dtype, adapter))
+        loaded.threads = threads
+        loaded.chat_template_kwargs = chat_template_kwargs or {}
     if reranker is not None:
         score = CrossEncoderScorer(reranker, device=device)
         retriever = RerankingRetriever(retriever, score, depth=max(_RERANKED, passages or 0))
@@ -100,13 +122,14 @@ def rag(
     answerer = _Answerer(
         retriever, held, engine, instruction, max_new_tokens, stride, k, stream, json_output, html, is_list
     )
-    if question is not None:
-        raise typer.Exit(answerer.ask(question))
-    status = 0
-    while (line := read_line()) is not None:
-        if line.strip():
-            status = max(status, answerer.ask(line.strip()))
-    raise typer.Exit(status if is_list else 0)
+    with usage_told(remote):
+        if question is not None:
+            raise typer.Exit(answerer.ask(question))
+        status = 0
+        while (line := read_line()) is not None:
+            if line.strip():
+                status = max(status, answerer.ask(line.strip()))
+        raise typer.Exit(status if is_list else 0)
 
 
 def _check(
@@ -138,7 +161,7 @@ class _Answerer:
 
     retriever: Retriever
     passages: Sequence[Passage]
-    engine: Engine | None
+    engine: Engine | Remote | None
     instruction: str | None
     max_new_tokens: int | None
     stride: int

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from copyspec.cli.common import STDIN, in_options
@@ -323,14 +324,18 @@ class ProgressBar:
 
         sizes = [Path(path).stat().st_size for path in paths if Path(path).is_file()]
         self._done = 0  # bytes of finished files
-        self._here = 0
+        self._here = self._tokens = 0
+        self._started = perf_counter()
         self._bar: Progress = files.enter_context(Progress(console=console(err=True), transient=True))
         self._task: TaskID = self._bar.add_task("correcting", total=sum(sizes) or None)
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
         assert done.part is not None
         self._here += len(done.part.text)
-        self._bar.update(self._task, description=self._shown(path), completed=self._done + self._here)
+        results = (piece.result for piece in done.pieces if piece.result is not None)
+        self._tokens += sum(result.stats.num_output_tokens for result in results)
+        speed = f" {self._tokens / (perf_counter() - self._started):.0f} tokens/s" if self._tokens else ""
+        self._bar.update(self._task, description=self._shown(path, speed), completed=self._done + self._here)
 
     def end(self, report: FileReport) -> None:
         path = Path(report.path)
@@ -339,12 +344,12 @@ class ProgressBar:
         self._bar.update(self._task, completed=self._done)
 
     @staticmethod
-    def _shown(path: str) -> str:
-        """The file name, shortened to fit next to the bar and escaped, since brackets would be markup."""
+    def _shown(path: str, more: str = "") -> str:
+        """The file name, shortened to fit next to the bar with `more`, and escaped, since brackets would be markup."""
         from rich.markup import escape
 
-        name = _named(path)
-        return escape(name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 3] + "...")
+        name, most = _named(path), _NAME_CHARS - len(more)
+        return escape(name if len(name) <= most else name[: most - 3] + "...") + more
 
 
 class _Spool:

@@ -81,7 +81,7 @@ def comparison_dict(comparison: Comparison) -> dict[str, object]:
 
 def print_notes(result: Result, *, with_stats: bool) -> None:
     """Print what there is to say about a result besides its text, on stderr."""
-    if with_stats:
+    if with_stats and result.stats.num_passes:  # a server does not count them
         _print_stats(result.stats)
 
 

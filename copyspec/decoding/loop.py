@@ -5,17 +5,14 @@ The rows of a batch share the target's forward passes; each pass is one step of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import accumulate, chain, islice, pairwise
+from itertools import chain, islice
 from operator import add
 from typing import NamedTuple
 
-import torch
-
-from copyspec.budget import Budget, CostModel
+from copyspec.budget import OUTLIER, Budget, CostModel
 from copyspec.decoding import reuse
 from copyspec.decoding.controller import DraftController
 from copyspec.decoding.meter import PassTimes, costs_on
@@ -26,6 +23,7 @@ from copyspec.options import DraftOptions
 from copyspec.targets.base import Session, Target
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.states import RowStates
+from copyspec.targets.scores import Scores
 from copyspec.tree import COMPILED, EMPTY, ROOT, DraftTree
 from copyspec.verification.picking import best_picks
 
@@ -101,10 +99,7 @@ def decode(
                 else:
                     is_exhausted = count - began < room
                 if fresh:
-                    # Under a verification rule the output depends on the drafts; these must not depend on timing.
-                    splits = draft.adaptive and not target.is_encoder_decoder
-                    groups = _alike(fresh, costs) if splits and len(fresh) > 1 else [fresh]
-                    yield from _admit(batch, groups, partial(Batch, target, draft, costs))
+                    yield _admit(batch, fresh, Batch(target, draft, costs))
                 if lost:
                     yield lost
                 if fresh or lost:
@@ -119,35 +114,18 @@ def decode(
         batch.close()
 
 
-def _admit(batch: Batch, groups: Sequence[list[Row]], new_batch: Callable[[], Batch]) -> Iterator[list[StepOutput]]:
-    """Run the first step of each group of new rows (prompts and first trees in one pass); then it joins the batch."""
-    waiting = [*groups]
+def _admit(batch: Batch, rows: list[Row], newcomers: Batch) -> list[StepOutput]:
+    """Run the first step of new rows (prompts and first trees in one pass), which then join the batch."""
     try:
-        while waiting:
-            newcomers = new_batch()
-            try:
-                newcomers.open(waiting.pop(0))
-                outputs = newcomers.step()
-                if any([output.finish is not None for output in outputs]):
-                    newcomers.drop_finished()
-                batch.join(newcomers)
-            except BaseException:
-                newcomers.close()
-                raise
-            yield outputs
-    finally:
-        for row in chain.from_iterable(waiting):
-            row.close()
-
-
-def _alike(rows: list[Row], costs: CostModel) -> list[list[Row]]:
-    """Group rows whose prompts are read in one pass: each row is padded to the longest prompt of its group."""
-    ordered = sorted(rows, key=lambda row: len(row.uncached))
-    sizes = costs.split_first([len(row.uncached) for row in ordered])
-    if len(sizes) == 1:
-        return [rows]
-    ends = [0, *accumulate(sizes)]
-    return [ordered[start:end] for start, end in pairwise(ends)]
+        newcomers.open(rows)
+        outputs = newcomers.step()
+        if any([output.finish is not None for output in outputs]):
+            newcomers.drop_finished()
+        batch.join(newcomers)
+    except BaseException:
+        newcomers.close()
+        raise
+    return outputs
 
 
 @dataclass(eq=False, slots=True)
@@ -160,6 +138,7 @@ class Batch:
     rows: list[Row] = field(default_factory=list)
     _session: Session | None = None
     _times: PassTimes = field(default_factory=PassTimes)
+    _pauses: bool = False  # whether the next pass is made without drafts, to learn what it costs
 
     def open(self, rows: list[Row]) -> None:
         """Start the batch with `rows`; the next step reads their prompts."""
@@ -183,27 +162,31 @@ class Batch:
         """Propose, verify, commit: one forward pass of the target for all rows."""
         rows, session, target, clock = self.rows, self._session, self._target, self._costs.clock
         assert session is not None
-        longest = max([len(row.uncached) for row in rows])
-        is_first = longest > 1 or self._times.passes == rows[0].meter.before.passes
+        count = sum([len(row.uncached) for row in rows])
+        is_first = count > len(rows) or self._times.passes == rows[0].meter.before.passes
         fills_prefixes = any([row.model_state is not None for row in rows])
         if fills_prefixes:
             reuse.check_state(rows, target)
         started = clock()
-        budget, trees, allowed = None, [EMPTY] * len(rows), 0
-        if target.supports_drafts and any([row.drafts for row in rows]):
+        budget, trees, fitted = None, [EMPTY] * len(rows), None
+        pauses, self._pauses = self._pauses, False
+        if target.supports_drafts and not pauses and any([row.drafts for row in rows]):
             draft = self._draft
             most = min(draft.max_nodes, session.most_nodes)
-            budget = self._costs.budget(len(rows), most, adaptive=draft.adaptive, is_first=is_first)
+            padded = session.padded
+            budget = self._costs.budget(len(rows), most, padded, adaptive=draft.adaptive, is_first=is_first)
             if not target.supports_trees:
                 budget = replace(budget, chain=True)
-            trees, allowed = fit([row.meter.controller for row in rows], [row.propose(budget) for row in rows], budget)
+            drafts = [row.propose(budget) for row in rows]
+            fitted = fit([row.meter.controller for row in rows], drafts, budget)
+            trees = fitted.trees
             if not target.supports_trees:
                 trees = [tree.first_chain() for tree in trees]
         drafted = clock()
         shows = any([row.reads_scores for row in rows])
         # Entering inference mode takes as long as verifying a row: sessions do it where a pass needs it.
         with inference_mode(True) if shows else _AS_IT_IS:
-            logits, states = (
+            scores, states = (
                 self._score(trees) if shows else (session.score([row.uncached for row in rows], trees), None)
             )
             launched = clock()
@@ -214,7 +197,7 @@ class Batch:
                     row.meter.settle()
             bookkept = clock()
             # Reading the picks waits for the pass to end, so that its time can be measured.
-            picks = pick(rows, trees, logits, states) if shows else best_picks(logits)
+            picks = pick(rows, trees, scores, states) if shows else best_picks(scores)
             sampled = clock()
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
         verified = clock()
@@ -223,34 +206,40 @@ class Batch:
         if is_first and fills_prefixes:
             reuse.store(rows, session, target)
         marks = PassMarks(started, drafted, launched, bookkept, sampled, verified, clock())
-        sizes = [len(tree.tokens) for tree in trees]
-        self._record(marks, longest if is_first else 0, max(sizes), is_done=logits.is_cpu)
-        if budget is not None:
+        nodes = sum([len(tree.tokens) for tree in trees])
+        seconds = self._record(marks, count + nodes, is_first=is_first, is_done=scores.logits.is_cpu)
+        if fitted is not None and budget is not None:
+            cost = fitted.cost
+            if seconds is not None and budget.seconds:  # what it was thought to cost was a guess
+                cost = min(max(cost, seconds / (budget.seconds * len(rows))), OUTLIER * cost)
+            extra = len(rows) * (cost - 1.0) / nodes if nodes else 0.0
+            # As long as drafts are right, it does not matter what a pass without them would cost.
+            self._pauses = budget.is_guessed and nodes > 0 and not any(paths)
             for row, tree, path in zip(rows, trees, paths, strict=True):
-                row.meter.count(tree, path, budget, sizes, allowed)
-        count = len(rows)
-        return [row.report(tree, path, count) for row, tree, path in zip(rows, trees, paths, strict=True)]
+                row.meter.count(tree, path, budget, len(rows), extra * len(tree.tokens), fitted.limit)
+        return [row.report(tree, path, len(rows)) for row, tree, path in zip(rows, trees, paths, strict=True)]
 
-    def _record(self, marks: PassMarks, read: int, nodes: int, *, is_done: bool) -> None:
-        """Add the times of a pass, and let the cost model learn from it. `read`: tokens of the longest prompt that it
-        read, if any; `nodes`: of its largest tree; `is_done`: whether the pass had ended when `score` returned."""
+    def _record(self, marks: PassMarks, tokens: int, *, is_first: bool, is_done: bool) -> float | None:
+        """Add the times of a pass over so many tokens, and let the cost model learn from it. `is_done`: whether the
+        pass had ended when `score` returned. Returns its seconds, if what such passes cost is not known yet."""
         beside = marks.bookkept - marks.launched if is_done else 0.0
         seconds = marks.sampled - marks.drafted - beside
-        times, rows, session = self._times, len(self.rows), self._session
+        times, session = self._times, self._session
         assert session is not None
         times.passes += 1
         times.runner = session.runner
         times.draft += marks.drafted - marks.started
         times.verify += marks.verified - marks.sampled
         times.other += marks.committed - marks.verified + beside
-        if read:
+        if is_first:
             times.prefill += seconds
             if session.is_settled:
-                self._costs.observe_first(rows, read + nodes, seconds)
+                self._costs.observe_first(tokens, seconds)
         else:
             times.target += seconds
-            if session.is_settled:
-                self._costs.observe(rows, nodes, seconds, session.computed)
+            if session.is_settled and not self._costs.observe(session.computed or tokens, seconds):
+                return seconds
+        return None
 
     def drop_finished(self) -> None:
         """Remove rows that have ended; close the session after the last one."""
@@ -303,19 +292,19 @@ class Batch:
             row.close()
         self.rows, self._session = [], None
 
-    def _score(self, trees: Sequence[DraftTree]) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
-        """The logits of a pass, [B, 1 + M, V], rescored where a rule does, and the hidden states that drafters want."""
+    def _score(self, trees: Sequence[DraftTree]) -> tuple[Scores, Sequence[RowStates] | None]:
+        """The scores of a pass, with others where a rule has them, and the hidden states that drafters want."""
         rows, session, uncached = self.rows, self._session, [row.uncached for row in self.rows]
         assert session is not None
         states: Sequence[RowStates] | None = None
         wanted = [layers for row in rows if row.can_observe and (layers := row.wanted_states()) is not None]
         if wanted:
-            logits, states = session.score_with_states(uncached, trees, sorted({*chain.from_iterable(wanted)}))
+            scores, states = session.score_with_states(uncached, trees, sorted({*chain.from_iterable(wanted)}))
         else:
-            logits = session.score(uncached, trees)
+            scores = session.score(uncached, trees)
         if any([row.rescorer is not None for row in rows]):
-            logits = rescored(rows, trees, logits)
-        return logits, states
+            scores = rescored(rows, trees, scores)
+        return scores, states
 
 
 def compacted(is_running: Sequence[bool]) -> list[int]:
@@ -325,19 +314,26 @@ def compacted(is_running: Sequence[bool]) -> list[int]:
     return [place if is_running[place] else last.pop() for place in places[:count]]
 
 
-def fit(
-    controllers: Sequence[DraftController | None], trees: Sequence[DraftTree], budget: Budget
-) -> tuple[list[DraftTree], int]:
-    """Cut the trees of one pass to the nodes that are worth their cost; also return the largest size allowed.
+class PassTrees(NamedTuple):
+    """The trees of a pass."""
 
-    All rows wait for the widest tree. The width maximises the expected tokens of all rows per unit of time, among
-    the widths whose cost stays within the drafting rows' allowance even if all drafts are wrong. Where passes are
-    padded and the least draft is beyond it, rows with some allowance left may overdraw it (OVERDRAFT).
+    trees: list[DraftTree]
+    limit: int  # most nodes that a tree could have
+    cost: float  # of the pass, in plain passes
+
+
+def fit(controllers: Sequence[DraftController | None], trees: Sequence[DraftTree], budget: Budget) -> PassTrees:
+    """Cut the trees of one pass to the nodes that are worth their cost.
+
+    These maximise the expected tokens of all rows per unit of time, within the drafting rows' allowance even if all
+    drafts are wrong. A pass costs what its tokens do, whichever rows they are of: the likeliest nodes of all rows are
+    verified. Where passes are padded, all rows wait for the widest tree, and the width is chosen for all. Where the
+    least draft is beyond the allowance then, rows with some of it left may overdraw it (OVERDRAFT).
     """
     sizes = [len(tree.tokens) for tree in trees]
     widest = max(sizes)
     if not budget.costs or not widest:
-        return list(trees), budget.max_nodes
+        return PassTrees(list(trees), budget.max_nodes, 1.0)
     drafts: list[_Draft | None] = []
     allowed, solvent = 0.0, 0
     for controller, tree, size in zip(controllers, trees, sizes, strict=True):
@@ -350,24 +346,52 @@ def fit(
         drafts.append((tree.parents, scores, scale, most))
         allowed += max(0.0, controller.allowance)
         solvent += controller.allowance > 0.0
-    costs = budget.costs
-    if len(costs) > 2 and costs[1] == costs[2]:  # passes are padded, so that no smaller draft is cheaper
-        least = len(trees) * (costs[1] - 1.0)
-        if allowed < least <= allowed + OVERDRAFT * solvent:
-            allowed = least
-    chosen = COMPILED.fit if COMPILED is not None else _fit
-    limit, width, orders = chosen(drafts, costs, widest, budget.max_nodes, allowed)
-    if not width:
-        return [EMPTY] * len(trees), limit
+    costs = budget.shared or budget.costs
+    if budget.shared:
+        chosen = COMPILED.fit_shared if COMPILED is not None else _fit_shared
+        count, orders = chosen(drafts, costs, allowed)
+        limit, cost = budget.max_nodes, costs[count]
+    else:
+        if len(costs) > 2 and costs[1] == costs[2]:  # passes are padded, so that no smaller draft is cheaper
+            least = len(trees) * (costs[1] - 1.0)
+            if allowed < least <= allowed + OVERDRAFT * solvent:
+                allowed = least
+        by_width = COMPILED.fit if COMPILED is not None else _fit
+        limit, width, orders = by_width(drafts, costs, widest, budget.max_nodes, allowed)
+        orders, cost = [order[:width] for order in orders], costs[width]
     fitted = [
-        tree if size <= width and size <= len(order) else tree.in_order(sorted(order[:width]))
+        EMPTY if not order else tree if size == len(order) else tree.in_order(sorted(order))
         for tree, size, order in zip(trees, sizes, orders, strict=True)
     ]
-    return fitted, limit
+    return PassTrees(fitted, limit, cost)
 
 
 _Draft = tuple[Sequence[int], Sequence[float], float, int]
 """Parents and scores of a tree, the factor for its scores, and how many of its nodes may be used."""
+
+
+def _fit_shared(drafts: Sequence[_Draft | None], costs: Sequence[float], allowed: float) -> tuple[int, list[list[int]]]:
+    """How many nodes of all rows together pay, and which of each draft, the most likely first.
+
+    `costs`: of passes with 0, 1, ... nodes of all rows; `allowed`: plain passes that all rows together may lose.
+    """
+    rows = len(drafts)
+    ranked: list[tuple[float, int, int]] = []
+    for row, draft in enumerate(drafts):
+        if draft is not None:
+            parents, scores, scale, most = draft
+            worth = calibrated_scores(parents, scores, scale)
+            ranked += sorted([(-each, row, node) for node, each in enumerate(worth)])[:most]
+    ranked.sort()  # the likeliest first, ties in stored order
+    expected, best, count = float(rows), rows / costs[0], 0
+    for n, (worth_less, _, _) in enumerate(ranked[: len(costs) - 1], 1):
+        expected -= worth_less
+        if expected / costs[n] > best and rows * (costs[n] - 1.0) <= allowed:
+            best, count = expected / costs[n], n
+    orders: list[list[int]] = [[] for _ in drafts]
+    for _, row, node in ranked[:count]:
+        orders[row].append(node)
+    return count, orders
 
 
 def _fit(

@@ -11,16 +11,13 @@ from copyspec.budget import Budget, CostModel, prior_slope
 from copyspec.decoding.controller import DraftController
 from copyspec.decoding.stats import Stats
 from copyspec.sources import OUTPUT, Source
-from copyspec.targets.static.settings import padded_size
 from copyspec.tree import DraftTree
 
 
 def costs_on(device: str, *, exact: bool = False) -> CostModel:
     """Make the cost model of a target on a device of this type. `exact`: in exact mode, where all passes are of one
-    size. Other passes on a GPU count as padded to those of static passes; dynamic ones, whose columns alone are padded,
-    take as long as the host needs to launch them, for any number of rows."""
-    padded = padded_size if device == "cuda" and not exact else None
-    return CostModel(slope=prior_slope(device, exact=exact), padded=padded)
+    size."""
+    return CostModel(slope=prior_slope(device, exact=exact))
 
 
 @dataclass(slots=True)
@@ -80,14 +77,16 @@ class Meter:
         if self.controller is not None:
             self.controller.advance()
 
-    def count(self, tree: DraftTree, path: Sequence[int], budget: Budget, sizes: Sequence[int], allowed: int) -> None:
-        """Record that a pass, of trees of `sizes`, verified `tree` and accepted `path`. `allowed`: most nodes that a
-        tree could have.
+    def count(
+        self, tree: DraftTree, path: Sequence[int], budget: Budget, rows: int, extra: float, allowed: int
+    ) -> None:
+        """Record that a pass of `rows` rows verified `tree` and accepted `path`. `extra`: plain passes that the tree
+        has cost; `allowed`: most nodes that a tree could have.
 
         All rows wait for a pass. Those that drafted pay for what it took longer, in proportion to their nodes and at
-        the costs in `budget`, by which they were drafted.
+        the costs by which they were drafted.
         """
-        is_first, self._rows, size = not self._rows, len(sizes), len(tree.tokens)
+        is_first, self._rows, size = not self._rows, rows, len(tree.tokens)
         self._uncounted = (tree, path) if size else None
         controller = self.controller
         if is_first and controller is not None:
@@ -104,7 +103,6 @@ class Meter:
             if is_first and len(proposed.tokens):
                 score = min(1.0, max(0.0, tree.scores[0])) if size else 0.0  # drafters of users report NaN, too
                 self._first_draft = score, bool(path) and path[0] == 0
-            extra = len(sizes) * (budget.costs[max(sizes)] - 1.0) / sum(sizes) * size if size and budget.costs else 0.0
             is_charged, self._costs.has_drafted = self._costs.has_drafted and budget.seconds > 0.0, True
             controller.observe(proposed, tree, path, extra, seconds / budget.seconds if is_charged else 0.0)
 
@@ -153,7 +151,7 @@ class Meter:
             saved_passes=controller.saved_passes if controller is not None else 0.0,
             pass_seconds=seconds,
             runner=times.runner,
-            pass_costs={nodes: taken / seconds for nodes, taken in measured.items()},
+            pass_costs={tokens - rows: taken / seconds for tokens, taken in measured.items()},
             prefill_seconds=times.prefill,
             draft_seconds=times.draft,
             target_seconds=times.target,

@@ -34,7 +34,8 @@ class Stats:
     runner: str = "eager"
     """How the last pass was run: "eager", "static", "graph", "compiled" or "compiled graph" (see docs/gpu.md)."""
     pass_costs: Mapping[int, float] = field(default_factory=dict)
-    """Time of a pass by its number of draft nodes, in units of `pass_seconds`, where it was measured."""
+    """Time of a pass by its number of draft nodes, those of all rows together and of padding included, in units of
+    `pass_seconds`, where it was measured."""
     prefill_seconds: float = 0.0  # the first pass, which also verifies the first draft
     draft_seconds: float = 0.0
     target_seconds: float = 0.0

@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from copyspec.checks import check_flag, check_type, plain_value
 from copyspec.decoding.requests import Request, StepOutput
+from copyspec.engine.inputs import Input as Input
 from copyspec.engine.inputs import PromptTooLongError
 from copyspec.engine.jobs import Job
 from copyspec.engine.row_processors import check_processors
 
 if TYPE_CHECKING:
     from copyspec.engine.call_options import CallOptions
-    from copyspec.engine.inputs import OnePrompt
     from copyspec.engine.results import Result
 
 
 HELD_BATCHES = 16
 """Batches of finished results that may wait for an earlier input. With as many, no inputs are taken until that ends,
 and rows stand idle. Reached only if an output takes about sixteen times as long as the others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """One prompt of a stream of inputs, with its own options."""
-
-    prompt: OnePrompt
-    references: object = None
-    """As in `generate`, for this prompt."""
-    edit_source: str | None = None
-    max_new_tokens: int | None = None
-    """Overrides the limit given for all inputs."""
-    earlier: Sequence[Sequence[int]] = ()
-    """Token ids of passages from other outputs that may appear in this one. They are copied from like references, but
-    with lower priority, since nobody says that they belong to this prompt."""
 
 
 class Decoder(Protocol):

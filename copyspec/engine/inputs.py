@@ -69,6 +69,21 @@ class Prompt:
     references: Sequence[Reference] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One prompt of a stream of inputs, with its own options."""
+
+    prompt: OnePrompt
+    references: object = None
+    """As in `generate`, for this prompt."""
+    edit_source: str | None = None
+    max_new_tokens: int | None = None
+    """Overrides the limit given for all inputs."""
+    earlier: Sequence[Sequence[int]] = ()
+    """Token ids of passages from other outputs that may appear in this one. They are copied from like references, but
+    with lower priority, since nobody says that they belong to this prompt."""
+
+
 def gather(
     prompt: object, references: object, options: CallOptions, earlier: Sequence[Sequence[int]] = ()
 ) -> tuple[list[Prompt], bool]:

@@ -169,6 +169,14 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """Why a prompt has no result that can be used."""
+
+    reason: str  # a key for counting: "length", "filtered", "server" (it failed: another try may help)
+    detail: str  # for people
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of a streamed output: complete characters only, and never part of a stop string."""
 

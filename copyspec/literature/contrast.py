@@ -103,7 +103,7 @@ class Contrasted:
         if self._session is None:
             self._session = self._amateur.open([prompt])
         uncached = [*self._amateur.start(prompt), *output][self._session.lengths[0] :]
-        amateur_logits = self._session.score([uncached], [tree])[0, : len(logits)]
+        amateur_logits = self._session.score([uncached], [tree])[0]
         return self._options(logits, amateur_logits.to(logits.device))
 
     def keep(self, path: Sequence[int]) -> None:

@@ -1,8 +1,8 @@
 /* The module `_trees`: operations on draft trees in every forward pass, without Python's time per node.
 
    `is_sound` is the fast check in tree.py's `fault`, `accepted` that in verification/walk.py, `lay_out` is `_fill` of
-   targets/tree_cache.py (and `additive`, where it is given a mask), `pack` is `_pack` of targets/static/packing.py, and
-   `fit` is `_fit` of decoding/loop.py and `record` `_record` of decoding/controller.py. They are described there and
+   targets/passes.py (and `additive`, where it is given a mask), `pack` is `_pack` of targets/static/packing.py, and
+   `fit` and `fit_shared` are those of decoding/loop.py with an underscore, and `record` `_record` of decoding/controller.py. They are described there and
    return the same, bit by bit. Every number is checked when it is read, so that no access is outside an array. */
 
 #define PY_SSIZE_T_CLEAN
@@ -11,9 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION 3 /* of the arguments and results; must equal VERSION in tree.py */
+#define VERSION 5 /* of the arguments and results; must equal VERSION in tree.py */
 #define ROOT -1
-#define PAD_SLOT -1
 #define WORD 63  /* bits of an int64 without its sign bit */
 #define FIELDS 5 /* fields of a packed pass before the words */
 
@@ -100,14 +99,20 @@ read_tree(PyObject *tokens, PyObject *parents, Number *token, Number *parent, Py
 }
 
 typedef struct {
-    Py_ssize_t rows, width, used, uncached_width;
-    Number *tokens, *positions, *slots; /* [rows, width] */
-    char *visible;                      /* [rows, width, used] */
-    Number *parents;                    /* [width], of the current row */
-    void *mask;                         /* [rows, width, used]: 0 where visible, else `lowest`; NULL: not wanted */
-    Py_ssize_t mask_size;               /* bytes of its items: 2, 4 or 8 */
-    uint64_t lowest;                    /* the bits of such an item */
+    Py_ssize_t rows, all;       /* all: tokens of all rows */
+    Number *tokens, *positions; /* [all] */
+    char *visible;              /* [n, L] of each row that has several tokens, after each other */
+    Py_ssize_t seen;            /* items of `visible` */
+    Number *parents;            /* [all], of the current row */
+    void *mask;                 /* as `visible`: 0 where it is, else `lowest`; NULL: not wanted */
+    Py_ssize_t mask_size;       /* bytes of its items: 2, 4 or 8 */
+    uint64_t lowest;            /* the bits of such an item */
 } Layout;
+
+/* Where the next row begins. */
+typedef struct {
+    Py_ssize_t token, item;
+} Place;
 
 /* Write `count` items of the mask from item `first` on. */
 static void
@@ -135,52 +140,51 @@ write_mask(const Layout *to, Py_ssize_t first, Py_ssize_t count)
 }
 
 static int
-lay_out_row(const Layout *to, Py_ssize_t row, Number start, PyObject *uncached, PyObject *tree_tokens,
+lay_out_row(const Layout *to, Place *at, Number start, PyObject *uncached, PyObject *tree_tokens,
             PyObject *tree_parents)
 {
-    Number *tokens = to->tokens + row * to->width, *positions = to->positions + row * to->width;
-    Number *slots = to->slots + row * to->width;
-    char *visible = to->visible + row * to->width * to->used;
-    Py_ssize_t length = PySequence_Size(uncached), first = to->uncached_width - length;
-    if (length < 1 || first < 0) {
+    const Py_ssize_t most = to->all - at->token;
+    Number *tokens = to->tokens + at->token, *positions = to->positions + at->token;
+    Py_ssize_t length = read_numbers(uncached, tokens, most);
+    if (length < 1) {
         return length < 0 ? -1 : fail("uncached tokens");
     }
-    Py_ssize_t found = read_numbers(uncached, tokens + first, length);
-    if (found != length) {
-        return found < 0 ? -1 : fail("uncached tokens");
-    }
-    Py_ssize_t size = read_tree(tree_tokens, tree_parents, tokens + to->uncached_width, to->parents,
-                                to->width - to->uncached_width);
+    Py_ssize_t size = read_tree(tree_tokens, tree_parents, tokens + length, to->parents, most - length);
     if (size < 0) {
         return -1;
     }
-    if (start < 0 || start >= to->used || length + size > to->used - start) {
+    const Py_ssize_t count = length + size;
+    if (start < 0 || start > PY_SSIZE_T_MAX / 2 || start > PY_SSIZE_T_MAX / 2 / count - count) {
         return fail("starts");
     }
-    memset(visible, 0, (size_t)(to->width * to->used));
-    for (Py_ssize_t column = 0; column < to->width; column++) {
-        char *seen = visible + column * to->used;
-        if (column < first || column >= to->uncached_width + size) {
-            tokens[column] = positions[column] = 0;
-            slots[column] = PAD_SLOT;
-            seen[0] = 1;
-            continue;
-        }
-        Py_ssize_t slot = (Py_ssize_t)start + column - first, node = column - to->uncached_width;
-        slots[column] = positions[column] = slot;
-        if (node < 0) {
+    const Py_ssize_t used = (Py_ssize_t)start + count;
+    at->token += count;
+    for (Py_ssize_t token = 0; token < count; token++) {
+        positions[token] = token < length ? start + token : positions[length + to->parents[token - length]] + 1;
+    }
+    if (count == 1) {
+        return 0; /* it sees all */
+    }
+    if (count > (to->seen - at->item) / used) {
+        return fail("starts");
+    }
+    char *visible = to->visible + at->item;
+    memset(visible, 0, (size_t)(count * used));
+    for (Py_ssize_t token = 0; token < count; token++) {
+        char *seen = visible + token * used;
+        const Py_ssize_t slot = (Py_ssize_t)start + token;
+        if (token < length) {
             memset(seen, 1, (size_t)slot);
         }
-        else {
-            Py_ssize_t above = to->uncached_width + (Py_ssize_t)to->parents[node];
-            positions[column] = positions[above] + 1;
-            memcpy(seen, visible + above * to->used, (size_t)slot); /* copy what its parent attends to */
+        else { /* what its parent sees */
+            memcpy(seen, visible + (length + (Py_ssize_t)to->parents[token - length]) * used, (size_t)slot);
         }
         seen[slot] = 1;
     }
     if (to->mask != NULL) {
-        write_mask(to, row * to->width * to->used, to->width * to->used);
+        write_mask(to, at->item, count * used);
     }
+    at->item += count * used;
     return 0;
 }
 
@@ -221,48 +225,44 @@ take_tuples(PyObject *const *given, PyObject **taken, int count)
 static int
 lay_out_rows(const Layout *to, PyObject *const *rows)
 {
+    Place at = {0};
     for (Py_ssize_t row = 0; row < to->rows; row++) {
         Number start;
         if (read_number(rows[0], row, &start) < 0
-            || lay_out_row(to, row, start, PyTuple_GET_ITEM(rows[1], row), PyTuple_GET_ITEM(rows[2], row),
+            || lay_out_row(to, &at, start, PyTuple_GET_ITEM(rows[1], row), PyTuple_GET_ITEM(rows[2], row),
                            PyTuple_GET_ITEM(rows[3], row)) < 0) {
             return -1;
         }
     }
-    return 0;
+    return at.token == to->all && at.item == to->seen ? 0 : fail("rows");
 }
 
 static PyObject *
 lay_out(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *given[4], *rows[4], *packed_array, *slots_array, *visible_array, *mask_array = Py_None;
-    Py_buffer packed, slots, visible, mask = {0};
+    PyObject *given[4], *rows[4], *packed_array, *visible_array, *mask_array;
+    Py_buffer packed, visible, mask = {0};
     Layout to = {0};
     unsigned long long lowest = 0;
     int failed = -1;
-    if (!PyArg_ParseTuple(args, "OOOOnOOO|OK", &given[0], &given[1], &given[2], &given[3], &to.uncached_width,
-                          &packed_array, &slots_array, &visible_array, &mask_array, &lowest)) {
+    if (!PyArg_ParseTuple(args, "OOOOOOOK", &given[0], &given[1], &given[2], &given[3], &packed_array, &visible_array,
+                          &mask_array, &lowest)) {
         return NULL;
     }
     if (take_tuples(given, rows, 4) < 0) {
         return NULL;
     }
-    if (take(&packed, packed_array, 3, sizeof(Number)) < 0) {
+    if (take(&packed, packed_array, 2, sizeof(Number)) < 0) {
         goto no_packed;
     }
-    if (take(&slots, slots_array, 2, sizeof(Number)) < 0) {
-        goto no_slots;
-    }
-    if (take(&visible, visible_array, 3, 1) < 0) {
+    if (take(&visible, visible_array, 1, 1) < 0) {
         goto no_visible;
     }
     if (mask_array != Py_None && PyObject_GetBuffer(mask_array, &mask, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) {
         goto no_mask;
     }
-    to.rows = packed.shape[1], to.width = packed.shape[2], to.used = visible.shape[2];
-    if (packed.shape[0] != 2 || slots.shape[0] != to.rows || slots.shape[1] != to.width || visible.shape[0] != to.rows
-        || visible.shape[1] != to.width || to.uncached_width < 1 || to.uncached_width > to.width
-        || !have_rows(rows, 4, to.rows)) {
+    to.rows = PyTuple_GET_SIZE(rows[0]), to.all = packed.shape[1], to.seen = visible.shape[0];
+    if (packed.shape[0] != 2 || !have_rows(rows, 4, to.rows)) {
         fail("rows");
     }
     else if (mask.obj != NULL
@@ -270,12 +270,12 @@ lay_out(PyObject *Py_UNUSED(module), PyObject *args)
                  || (mask.itemsize != 2 && mask.itemsize != 4 && mask.itemsize != 8))) {
         fail("masks");
     }
-    else if ((to.parents = PyMem_Malloc((size_t)to.width * sizeof(Number))) == NULL) {
+    else if ((to.parents = PyMem_Malloc((size_t)to.all * sizeof(Number) + 1)) == NULL) {
         PyErr_NoMemory();
     }
     else {
-        to.tokens = packed.buf, to.positions = to.tokens + to.rows * to.width;
-        to.slots = slots.buf, to.visible = visible.buf;
+        to.tokens = packed.buf, to.positions = to.tokens + to.all;
+        to.visible = visible.buf;
         to.mask = mask.obj != NULL ? mask.buf : NULL, to.mask_size = mask.itemsize, to.lowest = lowest;
         failed = lay_out_rows(&to, rows);
         PyMem_Free(to.parents);
@@ -284,8 +284,6 @@ lay_out(PyObject *Py_UNUSED(module), PyObject *args)
 no_mask:
     PyBuffer_Release(&visible);
 no_visible:
-    PyBuffer_Release(&slots);
-no_slots:
     PyBuffer_Release(&packed);
 no_packed:
     release(rows, 4);
@@ -565,45 +563,197 @@ rank(PyObject *parents, PyObject *scores, double scale, double *calibrated_score
     return 0;
 }
 
-/* Rank one draft, add to `gains` what its n-th node is worth, and return its first `most` nodes as a new list. */
-static PyObject *
-rank_draft(PyObject *draft, double *gains, Py_ssize_t room)
-{
-    PyObject *given[2], *taken[2], *order = NULL;
-    Py_ssize_t most;
+/* A draft: parents, scores, the factor for them, and how many of its nodes may be used. */
+typedef struct {
+    PyObject *taken[2]; /* tuples of parents and scores */
     double scale;
-    if (!PyTuple_Check(draft)) { /* PyArg_ParseTuple raises SystemError */
+    Py_ssize_t size, most;
+    Ranked *ranked; /* [size], the likeliest first */
+} Draft;
+
+static void
+release_draft(Draft *draft)
+{
+    release(draft->taken, 2);
+    PyMem_Free(draft->ranked);
+}
+
+/* Read a draft and rank its nodes. Returns -1 with an error set, and then there is nothing to release. */
+static int
+take_draft(PyObject *given, Draft *draft)
+{
+    PyObject *parts[2];
+    *draft = (Draft){0};
+    if (!PyTuple_Check(given)) { /* PyArg_ParseTuple raises SystemError */
         PyErr_Format(PyExc_TypeError, "a draft is a tuple of parents, scores, scale and size, not %.100s",
-                     Py_TYPE(draft)->tp_name);
-        return NULL;
+                     Py_TYPE(given)->tp_name);
+        return -1;
     }
-    if (!PyArg_ParseTuple(draft, "OOdn", &given[0], &given[1], &scale, &most) || take_tuples(given, taken, 2) < 0) {
-        return NULL;
+    if (!PyArg_ParseTuple(given, "OOdn", &parts[0], &parts[1], &draft->scale, &draft->most)
+        || take_tuples(parts, draft->taken, 2) < 0) {
+        return -1;
     }
-    Py_ssize_t size = PyTuple_GET_SIZE(taken[0]);
-    double *calibrated_scores = PyMem_Malloc((size_t)(size + 1) * sizeof(double));
-    Ranked *ranked = PyMem_Malloc((size_t)(size + 1) * sizeof(Ranked));
-    if (calibrated_scores == NULL || ranked == NULL) {
+    draft->size = PyTuple_GET_SIZE(draft->taken[0]);
+    double *calibrated_scores = PyMem_Malloc((size_t)(draft->size + 1) * sizeof(double));
+    draft->ranked = PyMem_Malloc((size_t)(draft->size + 1) * sizeof(Ranked));
+    int failed = -1;
+    if (calibrated_scores == NULL || draft->ranked == NULL) {
         PyErr_NoMemory();
     }
-    else if (PyTuple_GET_SIZE(taken[1]) != size || most < 0 || most > size || most > room) {
+    else if (PyTuple_GET_SIZE(draft->taken[1]) != draft->size || draft->most < 0 || draft->most > draft->size) {
         fail("parents, scores and sizes");
     }
-    else if (rank(taken[0], taken[1], scale, calibrated_scores, ranked) == 0 && (order = PyList_New(most)) != NULL) {
-        for (Py_ssize_t place = 0; place < most; place++) {
-            PyObject *node = PyLong_FromSsize_t(ranked[place].node);
+    else {
+        failed = rank(draft->taken[0], draft->taken[1], draft->scale, calibrated_scores, draft->ranked);
+    }
+    PyMem_Free(calibrated_scores);
+    if (failed) {
+        release_draft(draft);
+    }
+    return failed;
+}
+
+/* Rank one draft, add to `gains` what its n-th node is worth, and return its first `most` nodes as a new list. */
+static PyObject *
+rank_draft(PyObject *given, double *gains, Py_ssize_t room)
+{
+    Draft draft;
+    if (take_draft(given, &draft) < 0) {
+        return NULL;
+    }
+    PyObject *order = NULL;
+    if (draft.most > room) {
+        fail("parents, scores and sizes");
+    }
+    else if ((order = PyList_New(draft.most)) != NULL) {
+        for (Py_ssize_t place = 0; place < draft.most; place++) {
+            PyObject *node = PyLong_FromSsize_t(draft.ranked[place].node);
             if (node == NULL) {
                 Py_CLEAR(order);
                 break;
             }
             PyList_SET_ITEM(order, place, node);
-            gains[place + 1] += ranked[place].worth;
+            gains[place + 1] += draft.ranked[place].worth;
         }
     }
-    PyMem_Free(calibrated_scores);
-    PyMem_Free(ranked);
-    release(taken, 2);
+    release_draft(&draft);
     return order;
+}
+
+/* A node of one of several drafts. */
+typedef struct {
+    double worth;
+    Py_ssize_t row, node;
+} Candidate;
+
+/* The most likely candidate first, ties by row and in stored order. */
+static int
+compare_candidates(const void *left, const void *right)
+{
+    const Candidate *one = left, *other = right;
+    if (one->worth != other->worth) {
+        return one->worth > other->worth ? -1 : 1;
+    }
+    if (one->row != other->row) {
+        return one->row < other->row ? -1 : 1;
+    }
+    return one->node < other->node ? -1 : 1;
+}
+
+/* The usable nodes of all drafts, the likeliest first; their number in `count`. NULL with an error set. */
+static Candidate *
+rank_all(PyObject *drafts, Py_ssize_t *count)
+{
+    Candidate *all = PyMem_Malloc(sizeof(Candidate));
+    *count = 0;
+    for (Py_ssize_t row = 0; all != NULL && row < PyTuple_GET_SIZE(drafts); row++) {
+        Draft draft;
+        if (PyTuple_GET_ITEM(drafts, row) == Py_None) {
+            continue;
+        }
+        if (take_draft(PyTuple_GET_ITEM(drafts, row), &draft) < 0) {
+            PyMem_Free(all);
+            return NULL;
+        }
+        Candidate *more = PyMem_Realloc(all, (size_t)(*count + draft.most + 1) * sizeof(Candidate));
+        if (more == NULL) {
+            PyMem_Free(all);
+        }
+        for (Py_ssize_t place = 0; more != NULL && place < draft.most; place++) {
+            more[(*count)++] = (Candidate){draft.ranked[place].worth, row, draft.ranked[place].node};
+        }
+        all = more;
+        release_draft(&draft);
+    }
+    if (all == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    qsort(all, (size_t)*count, sizeof(Candidate), compare_candidates);
+    return all;
+}
+
+/* How many candidates pay, by the costs of a pass with 0, 1, ... nodes; -1 with an error set. */
+static Py_ssize_t
+choose_count(const Candidate *all, Py_ssize_t count, PyObject *costs, double rows, double allowed)
+{
+    double cost, expected = rows, best;
+    Py_ssize_t chosen = 0;
+    if (PyTuple_GET_SIZE(costs) < 1) {
+        return fail("costs and drafts");
+    }
+    if (read_real(costs, 0, &cost) < 0) {
+        return -1;
+    }
+    best = rows / cost;
+    for (Py_ssize_t n = 1; n <= count && n < PyTuple_GET_SIZE(costs); n++) {
+        if (read_real(costs, n, &cost) < 0) {
+            return -1;
+        }
+        expected += all[n - 1].worth;
+        if (expected / cost > best && rows * (cost - 1.0) <= allowed) {
+            best = expected / cost, chosen = n;
+        }
+    }
+    return chosen;
+}
+
+static PyObject *
+fit_shared(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *given[2], *taken[2], *orders = NULL, *found = NULL;
+    double allowed;
+    Py_ssize_t count, chosen;
+    if (!PyArg_ParseTuple(args, "OOd", &given[0], &given[1], &allowed) || take_tuples(given, taken, 2) < 0) {
+        return NULL;
+    }
+    const Py_ssize_t rows = PyTuple_GET_SIZE(taken[0]);
+    Candidate *all = rank_all(taken[0], &count);
+    if (all == NULL || (chosen = choose_count(all, count, taken[1], (double)rows, allowed)) < 0
+        || (orders = PyList_New(rows)) == NULL) {
+        goto done;
+    }
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        PyObject *order = PyList_New(0);
+        if (order == NULL) {
+            goto done;
+        }
+        PyList_SET_ITEM(orders, row, order);
+    }
+    for (Py_ssize_t place = 0; place < chosen; place++) {
+        PyObject *node = PyLong_FromSsize_t(all[place].node);
+        if (node == NULL || PyList_Append(PyList_GET_ITEM(orders, all[place].row), node) < 0) {
+            Py_XDECREF(node);
+            goto done;
+        }
+        Py_DECREF(node);
+    }
+    found = Py_BuildValue("nO", chosen, orders);
+done:
+    Py_XDECREF(orders);
+    PyMem_Free(all);
+    release(taken, 2);
+    return found;
 }
 
 /* Choose the width from `gains`, [widest + 1], and the costs of 0 to `limit` nodes; lowers `limit` to what is allowed.
@@ -751,13 +901,14 @@ PyDoc_STRVAR(is_sound_doc, "is_sound(tokens, parents, vocab_size)\n\n"
                            "Whether parents come first, siblings differ and tokens are ids; False where it cannot tell.");
 PyDoc_STRVAR(accepted_doc, "accepted(tokens, parents, picked)\n\n"
                            "The accepted nodes, where the target's token is known after the root and every node.");
-PyDoc_STRVAR(lay_out_doc, "lay_out(starts, uncached, tokens, parents, uncached_width, packed, slots, visible, "
-                          "mask=None, lowest=0)\n\n"
-                          "Fills the arrays of tree_cache.Columns; a mask's items are 0 or have the bits of `lowest`.");
+PyDoc_STRVAR(lay_out_doc, "lay_out(starts, uncached, tokens, parents, packed, visible, mask, lowest)\n\n"
+                          "Fills the arrays of passes.Pass; a mask's items are 0 or have the bits of `lowest`.");
 PyDoc_STRVAR(pack_doc, "pack(host, starts, uncached, tokens, parents, moves, scratch)\n\n"
                        "The array of a static pass: packing.pack.");
 PyDoc_STRVAR(fit_doc, "fit(drafts, costs, widest, limit, allowed)\n\n"
                       "The largest size allowed, the width that pays, and each draft's nodes by their probability.");
+PyDoc_STRVAR(fit_shared_doc, "fit_shared(drafts, costs, allowed)\n\n"
+                             "How many nodes of all drafts together pay, and which of each, by their probability.");
 PyDoc_STRVAR(record_doc, "record(parents, scores, path, decay, expected, right)\n\n"
                          "`expected` and `right` after a pass that accepted `path`.");
 
@@ -767,6 +918,7 @@ static PyMethodDef methods[] = {
     {"lay_out", lay_out, METH_VARARGS, lay_out_doc},
     {"pack", pack, METH_VARARGS, pack_doc},
     {"fit", fit, METH_VARARGS, fit_doc},
+    {"fit_shared", fit_shared, METH_VARARGS, fit_shared_doc},
     {"record", record, METH_VARARGS, record_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -22,6 +22,7 @@ from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, CallOptions, ch
 from copyspec.engine.engine import Engine
 from copyspec.engine.inputs import PromptTooLongError
 from copyspec.engine.scheduler import QueueFullError
+from copyspec.models.own import own_name
 from copyspec.server.access import access_of
 from copyspec.server.asgi import error_body
 from copyspec.server.errors import BAD_REQUEST, error_response, failure, field_of, http_error, invalid, json_response
@@ -165,7 +166,15 @@ class Server:
             return error_response(503, str(error), "service_unavailable_error", retry=True)
         access_of(request.scope).jobs = call.jobs
         wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        replies = Replies(body.model or self.names[0], is_chat, bool(body.spans), wants_usage, body.n or 1)
+        replies = Replies(
+            body.model or self.names[0],
+            is_chat,
+            with_spans=bool(body.spans),
+            with_changes=bool(body.changes),
+            with_logprobs=isinstance(body, ChatBody) and bool(body.logprobs),
+            with_usage=wants_usage,
+            n=body.n or 1,
+        )
         if not body.stream:
             return await self._whole(call, replies, request, begun)
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not buffer the stream
@@ -262,7 +271,9 @@ class Server:
         yield DONE
 
     def _card(self, name: str) -> Json:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "copyspec"}
+        card: Json = {"id": name, "object": "model", "created": self._created, "owned_by": "copyspec"}
+        own = own_name(self.engine.name, str(getattr(self.engine.model.config, "_name_or_path", "")))
+        return {**card, "max_model_len": self.engine.max_length, **({"own_model": own} if own else {})}
 
     def _no_such_model(self, name: str) -> Response:
         served = ", ".join(map(repr, self.names))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
+from copyspec.engine.logprobs import TokenLogprob
 from copyspec.engine.results import Chunk, Result
 from copyspec.text.replies.reader import Parts
 
@@ -43,6 +45,8 @@ class Replies:
     model: str
     is_chat: bool
     with_spans: bool
+    with_changes: bool = False
+    with_logprobs: bool = False
     with_usage: bool = False  # in streams only
     n: int = 1  # choices per prompt
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -64,7 +68,7 @@ class Replies:
         index, result = chunk.index * self.n + chunk.sample, chunk.result
         last = self._delta(index, {} if self.is_chat else chunk.text)
         if result is not None:
-            last |= {"finish_reason": self._finish_reason(result), **self._spans(result)}
+            last |= {"finish_reason": self._finish_reason(result), **self._places(result)}
         if not self.is_chat:
             return [self._event([last])] if chunk.text or result is not None else []
         delta = {"reasoning_content": chunk.reasoning, "content": chunk.content}
@@ -74,6 +78,9 @@ class Replies:
         if result is not None:
             deltas += [{"tool_calls": [{"index": i, **call}]} for i, call in enumerate(_calls(result.parts))]
         choices = [self._delta(index, each) for each in deltas if each]
+        if self.with_logprobs and chunk.logprobs:
+            choices = choices or [self._delta(index, {"content": ""})]
+            choices[0] |= {"logprobs": _logprobs(chunk.logprobs, is_last=result is not None)}
         return [self._event([each]) for each in (choices if result is None else [*choices, last])]
 
     def last(self, results: Sequence[Result]) -> list[Json]:
@@ -82,8 +89,9 @@ class Replies:
 
     def _choice(self, index: int, output: Result) -> Json:
         content: Json = {"message": _message(output.parts)} if self.is_chat else {"text": output.text}
-        ended = {"finish_reason": self._finish_reason(output), "logprobs": None}
-        return {"index": index, **content, **ended, **self._spans(output)}
+        logprobs = _logprobs(output.logprobs, is_last=True) if self.with_logprobs else None
+        ended = {"finish_reason": self._finish_reason(output), "logprobs": logprobs}
+        return {"index": index, **content, **ended, **self._places(output)}
 
     def _delta(self, index: int, delta: object) -> Json:
         return {"index": index, ("delta" if self.is_chat else "text"): delta, "finish_reason": None, "logprobs": None}
@@ -104,8 +112,28 @@ class Replies:
         calls = self.is_chat and output.finish_reason == "stop" and bool(output.tool_calls)
         return "tool_calls" if calls else output.finish_reason
 
-    def _spans(self, output: Result) -> Json:
-        return {"spans": [asdict(span) for span in output.spans]} if self.with_spans else {}
+    def _places(self, output: Result) -> Json:
+        found: Json = {"spans": [asdict(span) for span in output.spans]} if self.with_spans else {}
+        if self.with_changes:
+            changes = [asdict(each) for each in output.changes]
+            found["changes"] = [each | {"margin": _finite(each["margin"])} for each in changes]
+        return found
+
+
+def _logprobs(tokens: Sequence[TokenLogprob], *, is_last: bool) -> Json:
+    """Log-probabilities in OpenAI's format, without the token that ended the output."""
+    shown = tokens[:-1] if is_last and tokens and not tokens[-1].token else tokens
+    content = [{**_token(each), "top_logprobs": list(map(_token, each.top))} for each in shown]
+    return {"content": content, "refusal": None}
+
+
+def _token(token: TokenLogprob) -> Json:
+    return {"token": token.token, "logprob": token.logprob, "bytes": list(token.token.encode("utf-8", "replace"))}
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else None
 
 
 def _message(parts: Parts) -> Json:

@@ -36,7 +36,7 @@ NOT_OFFERED: dict[str, tuple[object, ...]] = {
     "frequency_penalty": (0,),
     "function_call": ("none",),
     "functions": ([],),
-    "logprobs": (False,),
+    "logprobs": (False,),  # of completions; chats have them
     "modalities": (["text"],),
     "moderation": (),
     "presence_penalty": (0,),
@@ -59,6 +59,7 @@ OPTIONS = (
 """Fields that are options of the same name."""
 
 MAX_TEMPERATURE, MAX_BIAS = 2.0, 100.0  # as in OpenAI's API
+MAX_TOP = 20  # most likely tokens at each position, as in OpenAI's API
 MAX_DIGITS = 20  # of a token id
 MAX_STOPS = 256  # each is searched for at every token, which all requests wait for; OpenAI takes four
 
@@ -98,6 +99,8 @@ class SharedBody(BaseModel):
     references: Any = Field(None, description="Texts to copy from, which the model is not shown: a list of str.")
     edit_source: Any = Field(None, description="The text that the output is an edit of; a list for several prompts.")
     spans: bool | None = Field(None, description="Say in each choice where its text was copied from.")
+    changes: bool | None = Field(None, description="Say in each choice where it leaves edit_source, with margins.")
+    drafts: bool | None = Field(None, description="False: decode this request plainly; the output is the same.")
 
     def limit(self) -> int | None:
         """Requested maximum number of output tokens, or None."""
@@ -110,7 +113,7 @@ class SharedBody(BaseModel):
         given = self.references if isinstance(self.references, list) else []
         if is_ids(given) or not any(isinstance(each, list) and not is_ids(each) for each in given):
             shared.append(self.references)  # not a list for each prompt
-        return count_characters(self.__dict__) + (prompts - 1) * count_characters(shared)
+        return count_characters([*self.__dict__.values()]) + (prompts - 1) * count_characters(shared)
 
     def check_extra(self) -> None:
         """Raise FieldError for the first unknown or unsupported field."""
@@ -155,6 +158,8 @@ class SharedBody(BaseModel):
         if self.seed is not None and self.seed < 0:
             check_whole("seed", self.seed, low=-(1 << 63))
             given["seed"] = self.seed + (1 << 64)  # the same 64 bits
+        if self.drafts is False:
+            given["drafter"] = "none"
         if self.logit_bias:
             given["logit_bias"] = bias = {_token_id(name): value for name, value in self.logit_bias.items()}
             for token, value in bias.items():
@@ -176,6 +181,8 @@ class ChatBody(SharedBody):
     response_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables of the chat template.")
     reasoning_effort: str | None = Field(None, description="The variable of this name, where the template reads it.")
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
 
     def limit(self) -> int | None:
         old, new = self.max_tokens, self.max_completion_tokens
@@ -186,6 +193,12 @@ class ChatBody(SharedBody):
     def chat_options(self, template: str) -> dict[str, object]:
         """Options for `Engine.submit` that only chats have. `template`: the model's chat template."""
         given: dict[str, object] = {"tools": self.tools or []}
+        if self.top_logprobs:
+            check_whole("top_logprobs", self.top_logprobs, low=0, high=MAX_TOP)
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs comes with log-probabilities: set logprobs to true, or leave it out")
+        if self.logprobs:
+            given["logprobs"] = self.top_logprobs or 0
         if self.tool_choice is not None:
             given["tool_choice"] = self.tool_choice
         variables = {**self._effort(template), **(self.chat_template_kwargs or {})}

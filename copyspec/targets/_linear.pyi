@@ -5,7 +5,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-LayerParts = tuple[Sequence[object], Sequence[object], tuple[int, int, int, float], tuple[int, int, int, bool]]
+LayerParts = tuple[Sequence[object], Sequence[object], tuple[int, int, int, float], tuple[int, int, int]]
 """Products, norms, sizes and rotary positions."""
 
 VERSION: int
@@ -14,12 +14,10 @@ def linear(y: int, x: int, rows: int, weight: NDArray[Any], bias: NDArray[Any] |
 def layer(
     y: int,
     x: int,
-    batch: int,
-    columns: int,
+    tokens: int,
     parts: LayerParts,
     scaling: float,
-    cache: tuple[int, int, int, int, int, NDArray[Any] | None],
-    mask: tuple[int, bool] | None,
+    rows: NDArray[Any],
     threads: int,
 ) -> None: ...
 def pack(packed: NDArray[Any], weight: NDArray[Any]) -> bool: ...

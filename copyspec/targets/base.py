@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from copyspec.targets.hooks.states import RowStates
+    from copyspec.targets.scores import Scores
 
 
 class UnsupportedModelError(ValueError):
@@ -36,8 +37,13 @@ class Session(Protocol):
         ...
 
     @property
-    def computed(self) -> tuple[int, int] | None:
-        """Rows and draft nodes that the last pass computed, padding included; None: it was not padded."""
+    def computed(self) -> int | None:
+        """Tokens that the last pass computed, padding included; None: those that it was given."""
+        ...
+
+    def padded(self, nodes: int) -> int | None:
+        """The tokens that a pass of all rows computes whose largest tree has so many nodes; None: no more than it is
+        given."""
         ...
 
     @property
@@ -47,19 +53,17 @@ class Session(Protocol):
 
     def score_with_states(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
-    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
+    ) -> tuple[Scores, Sequence[RowStates] | None]:
         """As `score`, but also return each row's hidden states: the inputs of the output head, under `states.LAST`, and
         of each of `layers`. None in their place where this kind of pass records none."""
         ...
 
-    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
         """Logits after each row's uncached tokens and after each node of its tree, in one target pass.
 
         `uncached` [B] holds the tokens that are not cached yet, at least one per row: the whole prompt in the first
-        call (prefill and the first tree share a pass), later the last accepted token (the root). Returns
-        [B, 1 + M, V] in the model's dtype, with M nodes in the largest tree: column 0 is the root, column 1 + i
-        node i; columns beyond a row's tree are undefined. The tensor is valid until the next `score`. More tokens
-        than the prefill chunk are cached in several passes.
+        call (prefill and the first tree share a pass), later the last accepted token (the root). The scores are
+        valid until the next `score`. More tokens than the prefill chunk are cached in several passes.
         """
         ...
 

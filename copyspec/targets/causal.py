@@ -1,16 +1,16 @@
-"""Decoder-only targets, which run prefill and draft trees through the model's public forward, and what they share with
-encoder-decoder targets: the model with the facts read from it, and sessions, which hold rows in a tree cache.
+"""Decoder-only targets, which run prompts and draft trees through the model's public forward, and what they share with
+encoder-decoder targets: the model with the facts read from it, and sessions, whose rows are scored together in passes
+over the tokens of all.
 """
 
 from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from threading import get_ident
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,14 +21,14 @@ from copyspec.targets.hooks.attention import masked_attention, takes_masks, with
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.hooks.recurrence import special_layers
+from copyspec.targets.hooks.row_attention import NAME, NotByRow, RowAttention, attending, attends_by_interface
 from copyspec.targets.hooks.states import RowStates, hidden_states
-from copyspec.targets.layers import HeadInput
 from copyspec.targets.limits import encoder_length
 from copyspec.targets.linears import FastLinears
+from copyspec.targets.passes import Pass, PassCache, RowCache, check_rows, lay_out
 from copyspec.targets.recurrent import RecurrentStates, add_layers
 from copyspec.targets.rows import RowSessions
-from copyspec.targets.static.settings import LOOK_AHEAD, node_bucket, slot_bucket
-from copyspec.targets.tree_cache import Columns, Move, TreeCache, Write, check_rows, lay_out
+from copyspec.targets.scores import Scores
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
 if TYPE_CHECKING:
@@ -38,15 +38,19 @@ if TYPE_CHECKING:
     from copyspec.targets.prefixes import Layers
 
 PREFILL_CHUNK = 2048
-"""Maximum tokens of one prefill pass: enough to keep any device busy, few enough to bound activations and masks."""
+"""Maximum tokens of a pass that reads prompts: enough to keep any device busy, few enough to bound activations and
+masks."""
 
 MASK_LIMIT = 1 << 25
-"""Maximum elements of a mask (160 MiB as bool and float32); above it, rows are prefilled one at a time."""
+"""Maximum elements of the masks of a pass (160 MiB as bool and float32); above it, prompts are read before, one row at
+a time."""
 
-POSITIONS = 16
-"""Positions that are made at once, for as many passes of a single token: one made alone takes three times as long."""
+LOOK_AHEAD = 512
+"""Maximum slots for new tokens for which a row's first buffers have space."""
 
-_UNCHANGED: AbstractContextManager[None] = nullcontext()
+_UNCHANGED: AbstractContextManager[Any] = nullcontext()
+
+Rows = Sequence[Sequence[int]]
 
 
 class WrappedModel(ABC):
@@ -58,7 +62,14 @@ class WrappedModel(ABC):
         self.supports_trees = supports_trees
         self.vocab_size, self.max_length = facts.vocab_size, facts.max_length
         self.layer_parts = special_layers(model)
+        self.attends_by_row = (
+            not self.layer_parts and not model.config.is_encoder_decoder and attends_by_interface(model)
+        )
+        """Whether attention in a pass over several rows is computed row by row; False once a layer turned out not to
+        call it as this needs."""
         self.encoder_length = encoder_length(model.config)
+        self.most_tokens = min(facts.max_length or sys.maxsize, getattr(model.config, "expert_capacity", sys.maxsize))
+        """Tokens of a pass over several rows: some models have buffers for so many, or experts that drop others."""
         self._facts = facts
 
     @property
@@ -93,11 +104,10 @@ class WrappedModel(ABC):
 
 
 class TreeSession(ABC):
-    """Rows of one batch in one tree cache. Subclasses implement how their model is called.
+    """Rows of one batch. Subclasses implement how their model is called.
 
     Without `supports_trees` the model builds its own masks and positions: a draft is a plain continuation of the text,
-    and the session has one row. With `few_shapes` (any device but a CPU), passes use a small set of sizes, and prompts
-    are read in their own pass.
+    and the session has one row.
     """
 
     runner = "eager"
@@ -106,16 +116,13 @@ class TreeSession(ABC):
     keeps_prefixes = False
     """Whether a row's keys and values depend on its tokens and their positions alone, so that `PrefixCache` may hold
     them."""
-    pads = False
-    """Whether prompts of different lengths are read in one pass, which does not give the bits of a pass of each."""
 
-    def __init__(
-        self, target: WrappedModel, facts: ModelFacts, rows: int, new_tokens: int = 0, *, few_shapes: bool = False
-    ) -> None:
+    def __init__(self, target: WrappedModel, facts: ModelFacts, rows: int, new_tokens: int = 0) -> None:
         """`facts`: the target's, as they are now. `new_tokens`: expected number of tokens after the prompts."""
         self._target, self._model, self._facts = target, target.model, facts
-        self._is_on_cpu = facts.device.type == "cpu"
-        self._cache = TreeCache(rows)
+        self._cache = PassCache()
+        self._ahead = min(new_tokens, LOOK_AHEAD)
+        self._rows = [RowCache(self._ahead) for _ in range(rows)]
         self._chains_only = not target.supports_trees
         self.prefill_chunk = PREFILL_CHUNK
         self._states: RecurrentStates | None = None
@@ -124,202 +131,217 @@ class TreeSession(ABC):
         if any([each.states for each in target.layer_parts]):
             self._states = RecurrentStates(self._model, self._cache, rows)
             self.prefill_chunk = sys.maxsize  # what follows a state is read token by token
-        self._few_shapes = few_shapes and not self._chains_only and not target.layer_parts
-        self._ahead, self._attended = min(new_tokens, LOOK_AHEAD), 0
-        self._lengths = [0] * rows
-        self._uncached: Sequence[Sequence[int]] | None = None  # of the last `score`, until `keep` commits them
+        self._uncached: Rows | None = None  # of the last `score`, until `keep` commits them
 
     @property
     def lengths(self) -> Sequence[int]:
-        return self._lengths
+        return [row.length for row in self._rows]
 
     @property
     def most_nodes(self) -> int:
         return sys.maxsize if self._states is None else self._states.most_nodes
 
-    def score(
-        self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], row: int | None = None
-    ) -> torch.Tensor:
-        """See `Session`. `row`: the only row of the pass, of which the tokens and the tree are; None: all rows."""
-        if row is None:
-            check_rows(len(self._lengths), uncached, trees)
-            self._uncached = uncached
-        model, configs = self._model, self._facts.configs
-        with inference_mode(True), _UNCHANGED if takes_masks(configs) else masked_attention(model, configs):
-            starts = list(self._lengths) if row is None else [self._lengths[row]]
-            if self._few_shapes:
-                return self._pass_of_few_shapes(starts, uncached, trees)
-            tree_width, longest = max([len(tree.tokens) for tree in trees]), max(map(len, uncached))
-            if longest > 1 and self._needs_pieces(uncached, tree_width):
-                rows = range(len(uncached)) if row is None else [row]
-                for each, ids, start in zip(rows, uncached, starts, strict=True):
-                    self._prefill(each, ids[:-1], start)
+    def padded(self, nodes: int) -> None:
+        return None
+
+    def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> Scores:
+        check_rows(len(self._rows), uncached, trees)
+        self._uncached = uncached
+        starts = [row.length for row in self._rows]
+        sizes = [1 + len(tree.tokens) for tree in trees]
+        with inference_mode(True):
+            count = sum(map(len, uncached)) + sum(sizes)
+            is_large = count > self.prefill_chunk or count * (count + sum(starts)) > MASK_LIMIT
+            if is_large and max(map(len, uncached)) > 1 and not self._fit(uncached, trees):
+                self._read([ids[:-1] for ids in uncached], starts)
                 starts = [start + len(ids) - 1 for start, ids in zip(starts, uncached, strict=True)]
-                uncached, longest = [ids[-1:] for ids in uncached], 1
-            kept, states = 1, _UNCHANGED
-            if self._states is not None:
-                of_pass = range(len(self._lengths)) if row is None else [row]
-                states = self._states.during(of_pass, [len(ids) for ids in uncached], trees)
+                uncached = [ids[-1:] for ids in uncached]
             if self._chains_only:
-                uncached, kept = [[*uncached[0], *only_chain(trees[0])]], 1 + tree_width
-            if kept > tree_width and len(set(starts)) == 1 and (longest == 1 or len(set(map(len, uncached))) == 1):
-                self._cache.write = Write(starts[0], starts[0] + len(uncached[0]), row=row)
-                with states:
-                    return self._continue(uncached, starts[0], kept)
-            columns = lay_out(starts, uncached, trees, facts=self._facts)
-            columns.write.row = row
-            with states:
-                return self._score(columns)
+                logits = self._continue(0, [*uncached[0], *only_chain(trees[0])], starts[0], sizes[0])
+            elif sizes == [1]:
+                logits = self._continue(0, uncached[0], starts[0], 1)
+            else:
+                logits = self._pass(lay_out(starts, uncached, trees, self._facts), trees, range(len(trees)))
+        return Scores(logits, list(accumulate(sizes[:-1], initial=0)), sizes)
 
     def score_with_states(
-        self,
-        uncached: Sequence[Sequence[int]],
-        trees: Sequence[DraftTree],
-        layers: Sequence[int] = (),
-        row: int | None = None,
-    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
-        """See `Session`; `row` as in `score`."""
-        with hidden_states(self._model, layers) as kept:
-            logits = self.score(uncached, trees, row)
-        states = kept.of_pass()
-        if states is None:
-            return logits, None
-        found = list[dict[int, torch.Tensor]]()
-        for place, (ids, tree) in enumerate(zip(uncached, trees, strict=True)):
-            found.append({})
-            for layer, each in states.items():
-                root = 0 if self._few_shapes else each.shape[1] - logits.shape[1]
-                found[place][layer] = each[place, max(0, root + 1 - len(ids)) : root + 1 + len(tree.tokens)]
-        return logits, found
-
-    def _pass_of_few_shapes(
-        self, starts: list[int], uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]
-    ) -> torch.Tensor:
-        width = 1 + max([len(tree.tokens) for tree in trees])
-        nodes, ends = node_bucket(width), list(map(int.__add__, starts, map(len, uncached)))
-        if (needed := max(ends) + nodes) > self._attended:
-            self._attended = self._cache.reserved = slot_bucket(needed + self._ahead)
-        if max(map(len, uncached)) > 1:
-            self._read([ids[:-1] for ids in uncached], starts)
-            starts, uncached = [end - 1 for end in ends], [ids[-1:] for ids in uncached]
-        return self._score(lay_out(starts, uncached, trees, nodes, self._attended, self._facts))[:, :width]
+        self, uncached: Rows, trees: Sequence[DraftTree], layers: Sequence[int] = ()
+    ) -> tuple[Scores, Sequence[RowStates] | None]:
+        with hidden_states(self._model, layers) as states:
+            scores = self.score(uncached, trees)
+        work = self._cache.work
+        return scores, states.of_rows(work.first, work.scored) if len(work.starts) == len(trees) else None
 
     @in_inference_mode
-    def prefill(self, uncached: Sequence[Sequence[int]]) -> None:
+    def prefill(self, uncached: Rows) -> None:
         """Cache these tokens after each row's cached ones, without returning logits."""
-        starts = self._lengths
-        with masked_attention(self._model, self._facts.configs):
-            self._read(uncached, starts)
-        self._lengths = [start + len(ids) for start, ids in zip(starts, uncached, strict=True)]
+        self._read(uncached, self.lengths)
+        for row, ids in zip(self._rows, uncached, strict=True):
+            row.length += len(ids)
         self._uncached = None
-
-    def contents(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Keys and values of each layer, [B, H, S, D]; row r holds its tokens in slots 0 .. lengths[r] - 1."""
-        return self._cache.contents()
 
     @in_inference_mode
     def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
         """Start the rows, which must be empty, with these pieces; `room`: number of slots to allocate."""
-        self._lengths = self._cache.load(prefixes, room)
+        for row, pieces in zip(self._rows, prefixes, strict=True):
+            row.reserved = max(row.reserved, room)
+            row.fill(pieces)
 
     @in_inference_mode
     def read(self, row: int, start: int, stop: int) -> Layers:
         """Copy the keys and values in slots start .. stop - 1 of a row, [H, n, D] per layer."""
-        return self._cache.read(row, start, stop)
+        return self._rows[row].read(start, stop)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         if self._uncached is None:
             raise RuntimeError("keep() commits what the last score() computed; call score() first")
-        moves = []
-        for row, (ids, path) in enumerate(zip(self._uncached, paths, strict=True)):
-            end = self._lengths[row] + len(ids)
-            self._lengths[row] = end + len(path)
+        for place, (row, ids, path) in enumerate(zip(self._rows, self._uncached, paths, strict=True)):
+            end = row.length + len(ids)
+            row.length = end + len(path)
             # The tree's first chain is already in place; the nodes of a path are in rising order.
             if path and path[-1] != len(path) - 1:
-                in_place = next(place for place, node in enumerate(path) if place != node)
-                moves.append(Move(row, [end + node for node in path[in_place:]], end + in_place))
+                moved = next(at for at, node in enumerate(path) if at != node)
+                row.move([end + node for node in path[moved:]], end + moved)
             if self._states is not None:
-                self._states.keep(row, path[-1] if path else ROOT)
+                self._states.keep(place, path[-1] if path else ROOT)
         self._uncached = None
-        if moves:
-            self._cache.move(moves)
 
     def trim(self, lengths: Sequence[int]) -> None:
-        if len(lengths) != len(self._lengths) or any(map(int.__gt__, lengths, self._lengths)):
-            raise ValueError(f"rows of {list(self._lengths)} tokens cannot be cut to {list(lengths)}")
-        before = self._lengths
-        # Slots after a row's length are never visible, and the next pass overwrites them.
-        self._lengths = list(lengths)
+        before = self.lengths
+        if len(lengths) != len(before) or any(map(int.__gt__, lengths, before)):
+            raise ValueError(f"rows of {list(before)} tokens cannot be cut to {list(lengths)}")
         if self._states is not None:
-            self._lengths = self._states.go_back(before, lengths)
+            lengths = self._states.go_back(before, lengths)
+        # Slots after a row's length are never visible, and the next pass overwrites them.
+        for row, length in zip(self._rows, lengths, strict=True):
+            row.length = length
         self._uncached = None
 
-    @in_inference_mode
     def select(self, rows: Sequence[int]) -> None:
-        self._cache.select(rows)
+        self._rows = [self._rows[row] for row in rows]
         if self._states is not None:
             self._states.select(rows)
-        self._lengths = [self._lengths[row] for row in rows]
         self._uncached = None
 
-    @in_inference_mode
     def join(self, other: Session) -> None:
         assert isinstance(other, TreeSession)
-        self._cache.join(other._cache)
+        self._rows += other._rows
         if self._states is not None and other._states is not None:
             self._states.join(other._states)
-        self._attended = max(self._attended, other._attended)
-        self._lengths = [*self._lengths, *other._lengths]
         self._uncached = None
         other.close()
 
     def close(self) -> None:
-        self._cache, self._states = TreeCache(0), None
-        self._lengths = []
+        self._cache, self._states = PassCache(), None
+        self._rows = []
+
+    def contents(self, row: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values of each layer of a row, [H, S, D]. Raises ValueError if a layer has none of its own."""
+        layers = self._rows[row].layers
+        if sorted(layers) != list(range(len(layers))):
+            raise ValueError("some of its layers keep no keys and values of their own")
+        return [(layers[number].keys, layers[number].values) for number in range(len(layers))]
 
     @abstractmethod
-    def _continue(self, uncached: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
-        """Logits of the last `kept` tokens of rows of equally many, which follow `start` cached tokens. [B, kept, V]
+    def _call(self, tokens: torch.Tensor, positions: torch.Tensor, masks: Any) -> torch.Tensor:
+        """Run the model on `tokens` [1, T]; return the logits of the pass that the cache knows, [N, V]."""
 
-        The model builds its own masks and positions, as in plain decoding.
-        """
+    def _pass(self, work: Pass, trees: Sequence[DraftTree], places: Sequence[int]) -> torch.Tensor:
+        """Score the roots and nodes of the rows in these places, [N, V]."""
+        facts, rows = self._facts, [self._rows[place] for place in places]
+        if len(rows) > 1 and work.first[-1] > self._target.most_tokens:
+            return self._apart(work, trees)
+        packed = torch.from_numpy(work.packed).to(facts.device, non_blocking=facts.non_blocking)
+        tokens, positions = packed.unsqueeze(1)
+        states = _UNCHANGED if self._states is None else self._states.during(places, work, trees)
+        with states:
+            if len(rows) > 1 and self._target.attends_by_row:
+                try:
+                    return self._by_row(work, rows, tokens, positions)
+                except NotByRow:
+                    self._target.attends_by_row = False
+            self._cache.work, self._cache.rows, self._cache.is_plain, self._cache.attention = work, rows, False, None
+            is_masked = facts.attention is None and facts.zero.is_cpu and takes_masks(facts.configs)
+            masks = work.mask if work.mask is not None else work.joint_masks(facts)
+            with (
+                _UNCHANGED if is_masked else self._attending(facts.attention),
+                _UNCHANGED if facts.positions == "argument" else self._positioned(work, positions),
+            ):
+                logits = self._call(tokens, positions, masks)
+        # NaN of one row may have reached others: 0 times NaN is NaN.
+        return logits if len(rows) == 1 or not logits.isnan().any() else self._apart(work, trees)
 
-    @abstractmethod
-    def _score(self, columns: Columns) -> torch.Tensor:
-        """Logits of the last `columns.kept` columns, written to the cache as `columns.write` says. [B, kept, V]"""
+    def _apart(self, work: Pass, trees: Sequence[DraftTree]) -> torch.Tensor:
+        """The logits of a pass, each row of which is scored in a pass of its own."""
+        logits = list[torch.Tensor]()
+        for place, (start, tree) in enumerate(zip(work.starts, trees, strict=True)):
+            ids = work.tokens[work.first[place] : work.first[place + 1] - len(tree.tokens)].tolist()
+            logits.append(self._pass(lay_out([start], [ids], [tree], self._facts), [tree], [place]))
+        return torch.cat(logits)
 
-    def _needs_pieces(self, uncached: Sequence[Sequence[int]], tree_width: int) -> bool:
-        """Whether all tokens but the last of each row are read beforehand, row by row and in pieces."""
-        longest = max(map(len, uncached))
-        mask = len(uncached) * (longest + tree_width) * (max(self._lengths) + longest + tree_width)
-        return longest > 1 and (longest > self.prefill_chunk or mask > MASK_LIMIT)
+    def _by_row(
+        self, work: Pass, rows: Sequence[RowCache], tokens: torch.Tensor, positions: torch.Tensor
+    ) -> torch.Tensor:
+        facts = self._facts
+        attention = RowAttention(self._model, work, rows, facts)
+        self._cache.work, self._cache.rows, self._cache.is_plain, self._cache.attention = work, rows, False, attention
+        with (
+            self._attending(NAME),
+            attending(attention),
+            _UNCHANGED if facts.positions == "argument" else self._positioned(work, positions),
+        ):
+            logits = self._call(tokens, positions, attention.markers())
+        attention.end()
+        return logits
 
-    def _read(self, uncached: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
-        """Cache tokens with the model's own causal mask: in one pass if starts and lengths are equal, else by row.
+    def _continue(self, place: int, ids: Sequence[int], start: int, scored: int) -> torch.Tensor:
+        """The logits at the last `scored` of tokens that follow the `start` cached ones of a row, [scored, V]. The
+        model makes its own masks and positions, as in plain decoding."""
+        facts, row = self._facts, self._rows[place]
+        work = Pass([start], [0, len(ids)], [scored], np.array([ids, range(start, start + len(ids))]), [None])
+        packed = torch.from_numpy(work.packed).to(facts.device, non_blocking=facts.non_blocking)
+        tokens, positions = packed.unsqueeze(1)
+        self._cache.work, self._cache.rows, self._cache.is_plain, self._cache.attention = work, [row], True, None
+        states = _UNCHANGED if self._states is None else self._states.during([place], work, [EMPTY])
+        plain = _UNCHANGED if takes_masks(facts.configs) else masked_attention(self._model, facts.configs)
+        with plain, states:
+            return self._call(tokens, positions, None)
 
-        With `pads`, lengths may differ: what is written after the end of a shorter row is never seen.
-        """
-        longest = max(map(len, uncached))
-        is_level = len(set(map(len, uncached))) == 1 or self.pads
-        if len(set(starts)) == 1 and is_level and not self._needs_pieces(uncached, 0):
-            self._cache.write = Write(starts[0], starts[0] + longest)
-            # Padded with a token of the row: values of one that was never trained might overflow.
-            self._continue([[*ids, *[ids[-1]] * (longest - len(ids))] for ids in uncached], starts[0], 1)
+    @contextmanager
+    def _attending(self, name: str | None) -> Iterator[None]:
+        """Let attention take the masks of a pass, by the implementation of this name; None: the model's own."""
+        with masked_attention(self._model, self._facts.configs, name), without_cudnn_attention(self._facts.device):
+            yield
+
+    def _positioned(self, work: Pass, positions: torch.Tensor) -> AbstractContextManager[None]:
+        """Give the positions of a pass, [1, T], and those of its rows' slots to a model that takes no argument for
+        them."""
+        facts = self._facts
+        keys = torch.from_numpy(np.concatenate([work.key_positions(row) for row in range(len(work.starts))]))[None]
+        on_device = keys.to(facts.device, non_blocking=facts.non_blocking)
+        return positions_from_outside(self._model, facts.positions, positions, on_device)
+
+    def _fit(self, uncached: Rows, trees: Sequence[DraftTree]) -> bool:
+        """Whether these tokens and trees of all rows fit into one pass."""
+        sizes = [len(ids) + len(tree.tokens) for ids, tree in zip(uncached, trees, strict=True)]
+        used = [row.length + size for row, size in zip(self._rows, sizes, strict=True)]
+        by_row = self._target.attends_by_row or len(sizes) == 1
+        mask = sum(map(int.__mul__, sizes, used)) if by_row else sum(sizes) * sum(used)
+        return sum(sizes) <= self.prefill_chunk and mask <= MASK_LIMIT
+
+    def _read(self, uncached: Rows, starts: Sequence[int]) -> None:
+        """Cache these tokens: those of a row in pieces, and of several rows together as far as they fit into a pass."""
+        empty = [EMPTY] * len(uncached)
+        if len(uncached) > 1 and all(map(len, uncached)) and self._fit(uncached, empty):
+            self._pass(lay_out(starts, uncached, empty, self._facts), empty, range(len(empty)))
+            for place in range(len(uncached)) if self._states is not None else ():
+                self._states.keep(place, ROOT)  # type: ignore[union-attr]
             return
-        for row, ids in enumerate(uncached):
-            self._prefill(row, ids, starts[row])
-
-    def _prefill(self, row: int, tokens: Sequence[int], start: int) -> None:
-        for begin in range(0, len(tokens), self.prefill_chunk):
-            piece = tokens[begin : begin + self.prefill_chunk]
-            first = start + begin
-            self._cache.write = Write(first, first + len(piece), row=row)
-            if self._states is None:
-                self._continue([piece], first, kept=1)
-                continue
-            with self._states.during([row], [len(piece)], [EMPTY]):
-                self._continue([piece], first, kept=1)
-            self._states.keep(row, ROOT)
+        for place, ids in enumerate(uncached):
+            for begin in range(0, len(ids), self.prefill_chunk):
+                self._continue(place, ids[begin : begin + self.prefill_chunk], starts[place] + begin, 1)
+                if self._states is not None:
+                    self._states.keep(place, ROOT)
 
 
 class CausalTarget(WrappedModel):
@@ -334,9 +356,9 @@ class CausalTarget(WrappedModel):
         facts = self.facts
         if self.linears.counts:  # else no layer uses the module
             self.linears.check()
-        if self.supports_trees and facts.positions != "mpt":
-            return CausalSession(self, facts, len(prompts), new_tokens, few_shapes=facts.few_shapes)
-        return RowSessions([CausalSession(self, facts, 1, new_tokens, few_shapes=facts.few_shapes) for _ in prompts])
+        if self.supports_trees:
+            return CausalSession(self, facts, len(prompts), new_tokens)
+        return RowSessions([CausalSession(self, facts, 1, new_tokens) for _ in prompts])
 
     def start(self, prompt: Sequence[int]) -> list[int]:
         return list(prompt)
@@ -350,69 +372,26 @@ class CausalSession(TreeSession):
         """See `TreeSession`."""
         return not self._target.layer_parts
 
-    _positions: Mapping[int, torch.Tensor] = MappingProxyType({})  # [1, 1] each, of the next single tokens
-
-    def _continue(self, uncached: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
-        width = len(uncached[0])
-        tokens = torch.from_numpy(np.array(uncached, dtype=np.int64))  # a third of the time of torch.tensor
-        if not self._is_on_cpu:
-            tokens = tokens.to(self._facts.device, non_blocking=self._facts.non_blocking)
-        if width > 1:
-            positions = torch.arange(start, start + width, device=self._facts.device).unsqueeze(0)
-            return self._forward(tokens, positions, None, kept)
-        if start not in self._positions:
-            following = range(start, start + POSITIONS)
-            split = torch.arange(start, following.stop, device=self._facts.device).view(-1, 1, 1).unbind()
-            self._positions = dict(zip(following, split, strict=True))
-        return self._forward(tokens, self._positions[start], None, kept)
-
-    def _score(self, columns: Columns) -> torch.Tensor:
-        facts = self._facts
-        self._cache.write = columns.write
-        packed = torch.from_numpy(columns.packed)
-        tokens, positions = packed if self._is_on_cpu else packed.to(facts.device, non_blocking=facts.non_blocking)
-        masks = columns.mask if columns.mask is not None else columns.masks(facts)
-        with _UNCHANGED if facts.attention is None and not facts.few_shapes else self._attending():
-            if facts.positions == "argument":
-                return self._forward(tokens, positions, masks, columns.kept)
-            keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=facts.non_blocking)
-            with positions_from_outside(self._model, facts.positions, positions, keys):
-                return self._forward(tokens, positions, masks, columns.kept)
-
-    @contextmanager
-    def _attending(self) -> Iterator[None]:
-        facts = self._facts
-        with masked_attention(self._model, facts.configs, facts.attention), without_cudnn_attention(facts.device):
-            yield
-
-    def _forward(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        masks: torch.Tensor | dict[str, torch.Tensor] | None,
-        kept: int,
-    ) -> torch.Tensor:
+    def _call(self, tokens: torch.Tensor, positions: torch.Tensor, masks: Any) -> torch.Tensor:
+        facts, count, work = self._facts, tokens.shape[1], self._cache.work
+        number = sum(work.scored)
         arguments: dict[str, object] = {
             "input_ids": tokens,
             "attention_mask": masks,
-            self._facts.cache: self._cache,
+            facts.cache: self._cache,
             "use_cache": True,
         }
-        if "position_ids" in self._facts.arguments:
+        if "position_ids" in facts.arguments:
             arguments["position_ids"] = positions
-        if "logits_to_keep" in self._facts.arguments:
-            arguments["logits_to_keep"] = kept
-        linears, write = self._target.linears, self._cache.write
-        rows, width = tokens.shape
-        head_input: HeadInput | None = None
-        if linears.leaves_out_padding and 0 < write.tokens < rows * width and write.slots is not None:
-            places = (write.slots[:, -kept:].reshape(-1) >= 0).nonzero().squeeze(1)
-            head_input = HeadInput(rows, kept, places, get_ident())
-        counts = (rows * width, rows * kept) if head_input is None else (write.tokens, len(head_input.tokens))
-        pays = linears.packs or counts[0] in linears.counts or counts[1] in linears.counts
-        with linears.used(head_input) if pays else _UNCHANGED:
+        if "logits_to_keep" in facts.arguments:
+            is_tail = len(work.scored) == 1 or number == count
+            arguments["logits_to_keep"] = number if is_tail else torch.tensor(work.wanted(), device=facts.device)
+        linears = self._target.linears
+        pays = linears.packs or count in linears.counts or number in linears.counts
+        with linears.used() if pays else _UNCHANGED:
             logits: torch.Tensor = self._model(**arguments).logits
-        return logits if logits.shape[1] == kept else last_logits(logits, kept)
+        is_whole = logits.dim() == 3 and logits.shape[1] == number
+        return logits[0] if is_whole else wanted_logits(logits, work)
 
 
 def only_chain(tree: DraftTree) -> Sequence[int]:
@@ -422,14 +401,18 @@ def only_chain(tree: DraftTree) -> Sequence[int]:
     return tree.tokens
 
 
-def last_logits(logits: torch.Tensor, kept: int) -> torch.Tensor:
-    """The logits at the last `kept` positions. Raises ValueError if the model's forward gave others than [B, Q, V]."""
-    if logits.dim() != 3 or logits.shape[1] < kept:
+def wanted_logits(logits: torch.Tensor, work: Pass) -> torch.Tensor:
+    """The logits of a pass, [N, V], of those that a forward gave for all its tokens or for the scored ones, [1, T or N,
+    V]. Raises ValueError if it gave others."""
+    wanted = work.wanted()
+    if logits.dim() == 3 and logits.shape[1] == len(wanted):
+        return logits[0]
+    if logits.dim() != 3 or logits.shape[1] != work.first[-1]:
         raise ValueError(
-            f"the model's forward returned logits of shape {list(logits.shape)}, but [rows, at least {kept}, "
+            f"the model's forward returned logits of shape {list(logits.shape)}, but [1, at least {len(wanted)}, "
             "vocabulary] is needed: was it replaced by one that returns only the last ones?"
         )
-    return logits[:, -kept:]
+    return logits[0, torch.tensor(wanted, device=logits.device)]
 
 
 def training_error(model: PreTrainedModel) -> ValueError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["VERSION", "_linear"]
 
-VERSION = 14
+VERSION = 15
 """Version of `_linear` that fits this package; one compiled from an older source is not used."""
 
 try:

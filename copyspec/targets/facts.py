@@ -60,7 +60,6 @@ class ModelFacts:
     chunk: int | None  # of chunked layers
     positions: PositionStyle
     configs: tuple[PreTrainedConfig, ...]  # of the model and its parts, each with its own attention implementation
-    few_shapes: bool  # whether passes use few fixed sizes, because kernels are planned for each shape
     attention: str | None  # of passes with masks, in transformers' registry; None: the model's own
     group: int  # query heads per key head for which `attention` takes a mask each, after each other
     mask_format: tuple[npt.DTypeLike, int] | None
@@ -92,10 +91,9 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
     chunk = getattr(config, "attention_chunk_size", None)
     kinds = _attention_kinds(config, window, chunk)
     lowest = torch.full((), torch.finfo(dtype).min, dtype=dtype, device="cpu")
-    few_shapes = prefers_few_shapes(device)
     group = group_size(model, config) if positions == "argument" else 1
     mask_format = None
-    if device.type == "cpu" and kinds == ("full_attention",) and not few_shapes and dtype in _MASK_FORMATS:
+    if device.type == "cpu" and kinds == ("full_attention",) and dtype in _MASK_FORMATS:
         as_bytes = bytes(lowest.unsqueeze(0).view(torch.uint8).tolist())
         mask_format = _MASK_FORMATS[dtype], int.from_bytes(as_bytes, sys.byteorder)
     return ModelFacts(
@@ -112,9 +110,8 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
         chunk=chunk,
         positions=positions,
         configs=_configs_of(model),
-        few_shapes=few_shapes,
         attention=GROUPED if group > 1 else None,
-        group=group if few_shapes else 1,
+        group=1 if device.type == "cpu" else group,
         mask_format=mask_format,
     )
 
@@ -133,11 +130,6 @@ def forward_arguments(model: nn.Module, *, of_class: bool = False) -> Sequence[s
         if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
             break
     return names
-
-
-def prefers_few_shapes(device: torch.device) -> bool:
-    """Whether passes should use few shapes. On a CPU a new shape costs nothing, but a wider pass takes longer."""
-    return device.type != "cpu"
 
 
 def read_device(model: PreTrainedModel) -> torch.device:

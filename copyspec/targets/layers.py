@@ -2,15 +2,15 @@
 
 Beside its linear layers, a decoder layer runs some forty operations, which for a few tokens take as long to start as
 the linear layers take to read their weights. The compiled module runs a layer of Llama's kind in one call
-(`native/layer.c`): norms, products, rotary positions, attention over the tree cache with the pass's mask, and the gated
-MLP. Its results equal PyTorch's within rounding, as those of two numbers of rows do; those of a token do not depend on
-the other tokens of the pass. The first pass of a model runs both and compares them.
+(`native/layer.c`): norms, products, rotary positions, attention to each row's own keys with the pass's masks, and the
+gated MLP. Its results equal PyTorch's within rounding, as those of two numbers of rows do; those of a token do not
+depend on the other tokens of the pass. The first pass of a model runs both and compares them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,18 +18,15 @@ import torch
 from copyspec.targets.compiled import _linear
 from copyspec.targets.hooks.llama_layers import LlamaLayer, ReplacedLayer, Rotary
 from copyspec.targets.hooks.weights import OWN, parameters_of
-from copyspec.targets.tree_cache import TreeCache, Write
+from copyspec.targets.passes import Pass, PassCache, RowCache
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
 MAX_TOKENS = {"avx512": 128, "avx2": 512}
-"""Tokens of a pass without padding, over all rows, up to which the compiled layer is used: as far as the module
-multiplies about as fast as PyTorch does."""
-
-MAX_ROWS = 128
-"""Rows of one call of the module, which leaves passes of more to PyTorch."""
+"""Tokens of a pass up to which the compiled layer is used: as far as the module multiplies about as fast as PyTorch
+does."""
 
 TOLERANCE = 1e-4  # of the comparison, relative to the largest output
 
@@ -45,21 +42,10 @@ def most_tokens() -> int:
     return MAX_TOKENS[_linear.instructions()]
 
 
-class HeadInput(NamedTuple):
-    """The padded input of the output head, [rows, columns, D], in a pass of one thread."""
-
-    rows: int
-    columns: int
-    tokens: torch.Tensor
-    """The columns of all rows that are not padding, as indices into rows * columns."""
-    thread: int
-
-
 class FastLayer(ReplacedLayer):
-    """A decoder layer that the compiled module runs. Tokens without a slot, which are padding, are not computed: their
-    outputs are zeros."""
+    """A decoder layer that the compiled module runs."""
 
-    cache_kind = TreeCache
+    cache_kind = PassCache
 
     def __init__(self, parts: LlamaLayer, weights: Sequence[Callable[[], Weights | None]]) -> None:
         """`weights`: for each linear layer, a function that returns its arrays, or None if they cannot be read."""
@@ -100,12 +86,15 @@ class FastLayer(ReplacedLayer):
         visible[:, TRIED:] &= torch.ones((TRIED, TRIED), dtype=torch.bool, device="cpu").tril()
         visible[:, TRIED:].fill_diagonal_(True)
         mask = torch.where(visible, 0.0, torch.finfo(torch.float32).min)[None, None]
-        ours, theirs = TreeCache(1), TreeCache(1)
-        for start, columns, seen in ((0, TRIED, mask[..., TRIED:]), (TRIED, TRIED, mask), (2 * TRIED, 1, None)):
-            hidden = torch.randn((1, columns, size), generator=drawn, device="cpu")
-            positions = torch.arange(start, start + columns, device="cpu").unsqueeze(0)
+        caches = ours, theirs = PassCache(), PassCache()
+        rows = [[RowCache()], [RowCache()]]
+        for start, count, seen in ((0, TRIED, mask[..., TRIED:]), (TRIED, TRIED, mask), (2 * TRIED, 1, None)):
+            hidden = torch.randn((1, count, size), generator=drawn, device="cpu")
+            positions = torch.arange(start, start + count, device="cpu").unsqueeze(0)
             turned, seen = rotary(hidden, positions), None if seen is None else seen.contiguous()
-            ours.write = theirs.write = Write(start, start + columns, plain=seen is None)
+            work = Pass([start], [0, count], [1], np.zeros((2, count), np.int64), [None])
+            for cache, of_cache in zip(caches, rows, strict=True):
+                cache.work, cache.rows, cache.is_plain = work, of_cache, seen is None
             expected = self._forward(
                 hidden,
                 attention_mask=seen,
@@ -123,67 +112,86 @@ class FastLayer(ReplacedLayer):
         self,
         hidden: torch.Tensor,
         mask: torch.Tensor | None,
-        cache: TreeCache,
+        cache: PassCache,
         cosines: torch.Tensor,
         sines: torch.Tensor,
     ) -> torch.Tensor | None:
-        """The layer's output, [B, Q, D]; its keys and values are written to the cache. None if this is not a pass that
-        the module can run."""
-        batch, columns, _ = hidden.shape
-        tokens = cache.write.tokens or batch * columns
-        if tokens > self._most_tokens or batch > MAX_ROWS or torch.is_grad_enabled():
+        """The layer's output, [1, T, D]; its keys and values are written to the rows' buffers. None if this is not a
+        pass that the module can run."""
+        tokens = hidden.shape[1]
+        if tokens > self._most_tokens or len(hidden) > 1 or torch.is_grad_enabled() or cosines.shape != sines.shape:
             return None
         for each in (hidden, cosines, sines):
             if each.dtype is not torch.float32 or type(each) is not torch.Tensor or not each.is_contiguous():
                 return None
-        if cosines.shape != sines.shape or cosines.shape[0] not in (1, batch) or cosines.shape[1] != columns:
-            return None
-        if batch != (cache.rows if cache.write.row is None else 1) or not self._reads(cache):
+        if cosines.shape[:2] != hidden.shape[:2] or cache.work.first[-1] != tokens:
             return None
         products = [each() for each in self._weights]
         if any(each is None for each in products):
             return None
-        write = cache.write
-        slots: NDArray[np.int64] | None = None if write.slots is None else write.slots.numpy()
-        if not (slots is None and write.plain if mask is None else _is_added(mask, batch, columns, write.stop)):
+        table = self._table(hidden, mask, cache)
+        if table is None:
             return None
         norms = [None if norm is None else norm.weight.detach().numpy() for norm in self._parts.norms]  # type: ignore[operator]
-        rotary = cosines.data_ptr(), sines.data_ptr(), cosines.shape[2], cosines.shape[0] > 1
+        rotary = cosines.data_ptr(), sines.data_ptr(), cosines.shape[2]
         sizes = self._heads, self._key_heads, self._head_size, self._epsilon
         output = torch.empty_like(hidden)
         _linear.layer(
             output.data_ptr(),
             hidden.data_ptr(),
-            batch,
-            columns,
+            tokens,
             (tuple(products), tuple(norms), sizes, rotary),
             self._scaling,
-            (*self._buffers(hidden, cache), write.start, write.stop, slots),
-            None if mask is None else (mask.data_ptr(), mask.shape[0] > 1),
+            table,
             torch.get_num_threads(),
         )
         return output
 
-    def _reads(self, cache: TreeCache) -> bool:
-        """Whether the cached keys and values are float32: a pass under autocast may have written others, and the module
-        is only given their addresses."""
-        layer = cache.layer(self._attention.layer_idx)  # type: ignore[arg-type]
-        if not layer.is_initialized:
-            return True
-        return all([each is not None and each.dtype is torch.float32 for each in (layer.keys, layer.values)])
+    def _table(self, hidden: torch.Tensor, mask: torch.Tensor | None, cache: PassCache) -> NDArray[np.int64] | None:
+        """The rows of the pass for the module, [B, 7]. None if their caches or masks are not such as it reads."""
+        work = cache.work
+        known = work.tables.get(id(mask))
+        if known is None:
+            if (of_pass := _table_of(mask, cache)) is None:
+                return None
+            known = work.tables[id(mask)] = mask, of_pass  # with the mask, whose id no other gets then
+        table = known[1]
+        number: int = self._attention.layer_idx  # type: ignore[assignment]
+        places = []
+        for row, end in zip(cache.rows, table[:, 5].tolist(), strict=True):
+            buffers = row.layers.get(number)
+            if buffers is None or end >= buffers.place[2]:
+                like = hidden.new_empty((self._key_heads, 0, self._head_size))
+                buffers = row.layer(number, end, like, like)
+            if buffers.dtypes != _FLOATS:
+                return None  # a pass under autocast may have written others
+            places.append(buffers.place)
+        table[:, 1:4] = places
+        return table
 
-    def _buffers(self, hidden: torch.Tensor, cache: TreeCache) -> tuple[int, int, int]:
-        """Addresses of the pass's first row of keys and of values, [H, S, D], and the number of slots."""
-        layer = cache.layer(self._attention.layer_idx)  # type: ignore[arg-type]
-        if not layer.is_initialized:
-            like = hidden.new_empty((len(hidden), self._key_heads, 0, self._head_size))
-            layer.lazy_initialization(like, like)
-        keys, values = layer.buffers()
-        row = keys.element_size() * (cache.write.row or 0) * keys.stride(0)
-        return keys.data_ptr() + row, values.data_ptr() + row, keys.shape[2]
+
+_FLOATS = (torch.float32, torch.float32)
 
 
-def _is_added(mask: torch.Tensor, batch: int, columns: int, keys: int) -> bool:
-    """Whether a mask is a plain tensor that is added to the scores of these keys."""
+def _table_of(mask: torch.Tensor | None, cache: PassCache) -> NDArray[np.int64] | None:
+    """The table without the places of buffers, which every layer has of its own."""
+    work = cache.work
+    masks: Sequence[torch.Tensor | None]
+    if cache.attention is not None:
+        masks = cache.attention.masks(mask)
+    elif len(work.starts) > 1 or (mask is None and not cache.is_plain):
+        return None
+    elif mask is None or _is_added(mask, len(work.tokens), work.ends()[0]):
+        masks = [mask]
+    else:
+        return None
+    table = np.zeros((len(work.starts), 7), np.int64)
+    table[:, 0], table[:, 4], table[:, 5] = work.first[:-1], work.starts, work.ends()
+    table[:, 6] = [0 if visible is None else visible.data_ptr() for visible in masks]
+    return table
+
+
+def _is_added(mask: torch.Tensor, tokens: int, slots: int) -> bool:
+    """Whether a mask is a plain tensor that is added to the scores of these slots."""
     is_plain = mask.dtype is torch.float32 and type(mask) is torch.Tensor and mask.is_contiguous()
-    return is_plain and mask.shape[0] in (1, batch) and mask.shape[1:] == (1, columns, keys)
+    return is_plain and mask.shape == (1, 1, tokens, slots)

@@ -12,7 +12,6 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from threading import get_ident
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -24,10 +23,10 @@ from transformers import PreTrainedModel
 from copyspec.targets.compiled import _linear
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.llama_layers import Rotary, llama_layers, rotary_of
-from copyspec.targets.hooks.modules import decoder_layers, output_head
+from copyspec.targets.hooks.modules import decoder_layers
 from copyspec.targets.hooks.onednn import avoid_missing_tiles
 from copyspec.targets.hooks.weights import OWN, parameters_of
-from copyspec.targets.layers import FastLayer, HeadInput, most_tokens
+from copyspec.targets.layers import FastLayer, most_tokens
 from copyspec.targets.packed_weights import PackedWeights, memory_for_packing, numbers
 from copyspec.targets.pages import give_back
 
@@ -67,12 +66,6 @@ def instructions() -> str:
     return _linear.instructions() if is_there() else ""
 
 
-class _Running:
-    """What the layers use of the running pass."""
-
-    head_input: HeadInput | None = None  # if some of it is padding
-
-
 class FastLinears:
     """The linear layers of a model for which the module is used; empty where it cannot be.
 
@@ -87,15 +80,11 @@ class FastLinears:
         """Numbers of tokens for which at least one layer uses the module."""
         self.packs = False
         """Whether there are packed copies: then passes of any size give back the memory of the weights they read."""
-        self.leaves_out_padding = False
-        """Whether decoder layers do not compute padding."""
-        self._running = _Running()
         self._held: list[_Held] = []
         self._layers: list[FastLayer] = []
         self._usable: list[FastLayer] = []  # those that no hooks were added to
         self._model = model
         self._reason = ""  # why the module runs no decoder layers
-        self._head: nn.Linear | None = None  # the output head, if the module multiplies it
         if "forward" in vars(model) or getattr(model, "_compiled_call_impl", None) is not None:
             return  # the model is compiled: other forwards would make torch compile it again
         right: dict[object, bool] = {}
@@ -129,12 +118,6 @@ class FastLinears:
                 f"they are in {name}, in which a CPU takes longer than in float32 (model.float(), where memory allows)"
             )
             logger.warning("%s: its layers are computed by transformers: %s", type(model).__name__, self._reason)
-        self._head = head if (head := _head_of(model)) in by_linear else None
-        self.leaves_out_padding = bool(self._layers)
-        if self.leaves_out_padding and self._head is not None:
-            names = vars(self._head)
-            forward = _padded(_forward(self._head, by_linear[self._head]), self._running)
-            self._forwards = [(each, forward if each is names else old) for each, old in self._forwards]
         self.packs = self.packed_bytes > 0
         if self.packs:
             logger.info("packed copies of weights take %d MB of memory", self.packed_bytes / 1e6)
@@ -193,20 +176,17 @@ class FastLinears:
         self._usable = [layer for layer in self._layers if layer.prepare()]
 
     @contextmanager
-    def used(self, head_input: HeadInput | None = None, *, is_pass: bool = True) -> Iterator[None]:
+    def used(self, *, is_pass: bool = True) -> Iterator[None]:
         """Let the layers use the module while the context is active. The caller holds the model's lock; forward passes
         of other threads in that time use it too, with the same products. PyTorch runs everything under autocast, which
         chooses the dtypes. It also runs modules whose `forward` was replaced or whose weight is no longer a plain
         parameter (after pruning, for example).
 
-        `head_input`: the output head's, if some of it is padding. `is_pass`: whether a pass of the model runs, which
-        must enter its decoder layers.
+        `is_pass`: whether a pass of the model runs, which must enter its decoder layers.
         """
         if torch.is_autocast_enabled("cpu"):
             yield
             return
-        running = self._running
-        running.head_input = head_input
         parameters = [cast("dict[str, object]", names["_parameters"]) for names, _ in self._forwards]
         ours = [each for each, held in zip(self._forwards, parameters, strict=True) if OWN.issubset(held)]
         ours += [(layer.names, layer.forward) for layer in self._usable]
@@ -217,7 +197,6 @@ class FastLinears:
             if is_pass and self._usable and not any([layer.entered for layer in self._usable]):
                 self._give_up_layers()
         finally:
-            running.head_input = None
             for names, forward in ours:
                 if names.get("forward") == forward:
                     del names["forward"]
@@ -226,7 +205,6 @@ class FastLinears:
         """Leave the decoder layers to transformers, after a pass that entered none of them."""
         self._reason = f"transformers {transformers.__version__} does not call them as this version of copyspec expects"
         self._layers, self._usable = [], []
-        self.leaves_out_padding = False
         logger.warning(
             "%s: its layers are computed by transformers, which takes longer: %s",
             type(self._model).__name__,
@@ -310,26 +288,6 @@ def _forward(module: nn.Linear, held: _Held) -> Forward:
         return linear(input, weight, bias) if arrays is None else _product(input, arrays)
 
     return forward
-
-
-def _head_of(model: nn.Module) -> nn.Linear | None:
-    found = output_head(model) if isinstance(model, PreTrainedModel) else None
-    return found if type(found) is nn.Linear else None
-
-
-def _padded(forward: Forward, running: _Running) -> Forward:
-    """The forward of an output head that leaves out padding, where its outputs are zeros."""
-
-    def without_padding(input: torch.Tensor) -> torch.Tensor:
-        part = running.head_input
-        if part is None or input.shape[:-1] != (part.rows, part.columns) or get_ident() != part.thread:
-            return forward(input)
-        scores = forward(input.flatten(0, 1)[part.tokens])
-        output = scores.new_zeros((part.rows * part.columns, scores.shape[1]))
-        output[part.tokens] = scores
-        return output.view(part.rows, part.columns, -1)
-
-    return without_padding
 
 
 def _product(tokens: torch.Tensor, arrays: Arrays) -> torch.Tensor:

@@ -21,9 +21,10 @@ from copyspec.targets.causal import WrappedModel, only_chain, training_error
 from copyspec.targets.generation import Arguments, prepared
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.step import more_arguments, next_arguments
+from copyspec.targets.passes import check_rows
 from copyspec.targets.rows import RowSessions
+from copyspec.targets.scores import Scores
 from copyspec.targets.seq2seq import first_tokens
-from copyspec.targets.tree_cache import check_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -87,17 +88,20 @@ class PlainSession:
         parts = [(part, name) for part in target.model.modules() for name in _INNER_STATE if hasattr(part, name)]
         self._inner: dict[tuple[torch.nn.Module, str], object] = dict.fromkeys(parts)
 
+    def padded(self, nodes: int) -> None:
+        return None
+
     @property
     def lengths(self) -> Sequence[int]:
         return [self._ids.shape[1] + len(self._waiting)]
 
     def score_with_states(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
-    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
+    ) -> tuple[Scores, Sequence[RowStates] | None]:
         return self.score(uncached, trees), None  # no drafter can use them
 
     @in_inference_mode
-    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
         check_rows(1, uncached, trees)
         ids, chain = list(uncached[0]), list(only_chain(trees[0]))
         if chain and not self._supports_drafts:
@@ -117,14 +121,14 @@ class PlainSession:
                 logits = self._read([token])
             self._waiting, self._draft = [], None
             assert logits is not None
-            return logits[:, -1:]
+            return Scores.of_rows([logits[0, -1:]])
         before = deepcopy(self._arguments), self._ids, {place: deepcopy(each) for place, each in self._inner.items()}
         tokens = [*self._waiting, *ids]
         self._draft = _Draft(before, tokens, chain)
         if tokens:
-            return self._read([*tokens, *chain])[:, -1 - len(chain) :]
+            return Scores.of_rows([self._read([*tokens, *chain])[0, -1 - len(chain) :]])
         assert logits is not None  # the draft follows the first pass at once
-        return torch.cat([logits[:, -1:], self._read(chain)[:, -len(chain) :]], dim=1)
+        return Scores.of_rows([torch.cat([logits[0, -1:], self._read(chain)[0, -len(chain) :]])])
 
     def _read(self, tokens: Sequence[int]) -> torch.Tensor:
         """The logits after each of some more tokens, [1, n, V]."""

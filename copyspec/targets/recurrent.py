@@ -23,73 +23,83 @@ from transformers.cache_utils import LinearAttentionLayer
 
 from copyspec.targets.detours import detour, original
 from copyspec.targets.hooks.recurrence import LayerParts, State, mixers, read_state, write_state
-from copyspec.targets.tree_cache import TreeCache, TreeLayer
+from copyspec.targets.passes import PassCache, PassLayer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from copyspec.targets.passes import Pass
     from copyspec.tree import DraftTree
 
 NODE_BYTES = 1 << 29
 """Memory for states after the nodes of a pass: 7 nodes of a layer's 2 MB in 36 layers, as of Qwen3-Next."""
 
-Places = tuple[list[int], "list[int] | slice"]
-"""Tokens of a pass: rows and columns, as indices of a tensor [B, Q, ...]. With a slice, all columns of each row."""
+Places = Sequence[Sequence[int]]
+"""Tokens of a pass, [n, m]: m of each of n rows."""
 
 
 class StateLayer(LinearAttentionLayer):
     """A layer of the cache that holds recurrent states alone."""
 
     is_initialized = False  # it has no keys and values
-    beside: Sequence[TreeLayer] = ()
 
 
-class StateTreeLayer(LinearAttentionLayer, TreeLayer):  # type: ignore[no-untyped-call, override, misc]
+class StatePassLayer(LinearAttentionLayer, PassLayer):  # type: ignore[no-untyped-call, override]
     """A layer of the cache that holds recurrent states, and keys and values."""
 
-    def __init__(self, cache: TreeCache, number_of_states: int) -> None:
-        TreeLayer.__init__(self, cache)
+    def __init__(self, cache: PassCache, number: int, number_of_states: int) -> None:
+        PassLayer.__init__(self, cache, number)
         LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
+        self.is_initialized = True
 
     def lazy_initialization(self, *tensors: torch.Tensor, **states: Any) -> None:  # type: ignore[override]
         """As in transformers, keys and values come by place, and states by name."""
-        if tensors:
-            TreeLayer.lazy_initialization(self, *tensors)
-        else:
+        if not tensors:
             LinearAttentionLayer.lazy_initialization(self, **states)
 
 
-class IndexedTreeLayer(TreeLayer):  # type: ignore[no-untyped-call]
+class IndexedPassLayer(PassLayer):  # type: ignore[no-untyped-call]
     """A layer of the cache that holds keys of an indexer beside keys and values."""
 
-    def __init__(self, cache: TreeCache) -> None:
-        super().__init__(cache)
-        self.beside = [TreeLayer(cache)]
+    def __init__(self, cache: PassCache, number: int) -> None:
+        super().__init__(cache, number)
+        self._index = PassLayer(cache, ~number)  # layers have other numbers
 
     def update_indexer(self, keys: torch.Tensor) -> torch.Tensor:
-        """Write the pass's keys, [B, Q, D]; return those of all columns in use, [B, K, D]."""
+        """Write the pass's keys, [1, T, D]; return those of all slots in use, [1, K, D]."""
         index = keys.unsqueeze(1)
-        return self.beside[0].update(index, index[..., :0])[0].squeeze(1)
+        return self._index.update(index, index[..., :0])[0].squeeze(1)
 
 
-def add_layers(cache: TreeCache, parts: Sequence[LayerParts]) -> None:
+def add_layers(cache: PassCache, parts: Sequence[LayerParts]) -> None:
     """Let an empty cache have layers that hold these parts."""
-    for each in parts:
+    for number, each in enumerate(parts):
         if each.states:
-            cache.add(StateTreeLayer(cache, each.states) if each.attends else StateLayer(each.states))
+            cache.layers.append(StatePassLayer(cache, number, each.states) if each.attends else StateLayer(each.states))
         else:
-            cache.add(IndexedTreeLayer(cache) if each.indexes else TreeLayer(cache))
+            cache.layers.append(IndexedPassLayer(cache, number) if each.indexes else PassLayer(cache, number))
 
 
 @dataclass(slots=True)
 class _Drafts:
-    """The rows of a pass: which they are, how many uncached tokens each has, and its tree. Column `width` is the first
-    node of every row; uncached tokens end right before it."""
+    """The rows of a pass: which they are, its tokens, and the tree of each."""
 
     rows: Sequence[int]
-    lengths: Sequence[int]
+    work: Pass
     trees: Sequence[DraftTree]
-    width: int
+
+    def read(self, place: int) -> range:
+        """The uncached tokens of a row, as places in the pass; its nodes follow."""
+        first, last = self.work.first[place], self.work.first[place + 1]
+        return range(first, last - len(self.trees[place].tokens))
+
+    def nodes(self) -> list[int]:
+        """The nodes of all rows, as places in the pass."""
+        return [
+            token
+            for place in range(len(self.rows))
+            for token in range(self.read(place).stop, self.work.first[place + 1])
+        ]
 
     def levels(self) -> Sequence[list[tuple[int, int]]]:
         """The nodes of all trees by depth, as (place of the row, node)."""
@@ -105,18 +115,19 @@ class _Drafts:
 class RecurrentStates:
     """The states of a session's rows, and of the nodes of the last pass."""
 
-    def __init__(self, model: PreTrainedModel, cache: TreeCache, rows: int) -> None:
+    def __init__(self, model: PreTrainedModel, cache: PassCache, rows: int) -> None:
         self._mixers, self._cache = mixers(model), cache
         self._rows: list[dict[int, State]] = [{} for _ in range(rows)]  # by mixer
         self._nodes: list[dict[int, list[State]]] = []  # of the last pass, by mixer: after the root, and each node
-        self._drafts = _Drafts((), (), (), 0)
+        self._drafts: _Drafts
 
     @contextmanager
-    def during(self, rows: Sequence[int], lengths: Sequence[int], trees: Sequence[DraftTree]) -> Iterator[None]:
-        """Let the model's mixers read and write the states of these rows while a pass runs, which computes `lengths`
-        uncached tokens of each and its tree."""
-        self._drafts = _Drafts(rows, lengths, trees, max(lengths))
-        self._nodes = [{} for _ in self._rows]
+    def during(self, rows: Sequence[int], work: Pass, trees: Sequence[DraftTree]) -> Iterator[None]:
+        """Let the model's mixers read and write the states of these rows while a pass runs."""
+        self._drafts = _Drafts(rows, work, trees)
+        self._nodes = self._nodes or [{} for _ in self._rows]
+        for row in rows:
+            self._nodes[row] = {}
         with ExitStack() as detours:
             for number, (layer, mixer) in enumerate(self._mixers):
                 stepped = self._stepped(number, mixer, self._cache.layers[layer])
@@ -155,42 +166,42 @@ class RecurrentStates:
 
         def stepped(*args: Any, **named: Any) -> Any:
             hidden: torch.Tensor = args[0] if args else named["hidden_states"]
-            drafts, shape = self._drafts, hidden.shape[:2]
-            linears, outputs = _Projections(mixer), _Outputs(shape)
+            drafts, tokens = self._drafts, hidden.shape[1]
+            linears, outputs = _Projections(mixer), _Outputs(tokens)
 
             def run(places: Places, states: Sequence[State]) -> tuple[Any, list[State]]:
                 """Run the mixer on some tokens of rows that have these states; also return their new states."""
                 write_state(layer, {key: torch.cat([each[key] for each in states]) for key in states[0]})
-                part = _cut(hidden, shape, places)
+                index = torch.tensor(places, device=hidden.device)
+                part = hidden[0, index]
                 linears.input = part
-                more = [part, *(_cut(each, shape, places) for each in args[1:])] if args else []
-                by_name = {name: part if each is hidden else _cut(each, shape, places) for name, each in named.items()}
+                more = [part, *(_cut(each, tokens, index) for each in args[1:])] if args else []
+                by_name = {name: part if each is hidden else _cut(each, tokens, index) for name, each in named.items()}
                 mixed = forward(*more, **by_name)
                 after = read_state(layer)
                 return mixed, [{key: each[at : at + 1] for key, each in after.items()} for at in range(len(states))]
 
             nodes: list[list[State]] = [[] for _ in drafts.rows]
-            places: Places
             for rows in self._alike(number):
-                begin = drafts.width - drafts.lengths[rows[0]]
+                read = [drafts.read(row) for row in rows]
                 states = [self._rows[drafts.rows[row]].get(number, {}) for row in rows]
                 # Some mixers read several tokens from no state only.
-                step = 1 if states[0] else drafts.width - begin
-                for start in range(begin, drafts.width, step):
-                    places = rows, slice(start, start + step)
+                step = 1 if states[0] else len(read[0])
+                for start in range(0, len(read[0]), step):
+                    places = [list(each[start : start + step]) for each in read]
                     with linears.watched():
                         mixed, states = run(places, states)
                     linears.note_output(mixed)
                     outputs.put(mixed, places)
                 for row, state in zip(rows, states, strict=True):
                     nodes[row].append(state)
-            if shape[1] > drafts.width:
-                with linears.at_once(hidden[:, drafts.width :]) as last:
-                    results = outputs if last is None else _Outputs(shape)
+            drafted = drafts.nodes()
+            if drafted:
+                with linears.at_once(hidden[:, drafted]) as last:
+                    results = outputs if last is None else _Outputs(tokens)
                     for level in drafts.levels():
-                        rows, columns = map(list, zip(*level, strict=True))
-                        linears.nodes = rows, columns
-                        places = rows, [drafts.width + column for column in columns]
+                        places = [[drafts.read(row).stop + node] for row, node in level]
+                        linears.nodes = [drafted.index(place) for (place,) in places]
                         parents = [nodes[row][1 + drafts.trees[row].parents[node]] for row, node in level]
                         mixed, states = run(places, parents)
                         results.put(mixed, places)
@@ -198,9 +209,7 @@ class RecurrentStates:
                             nodes[row] += [{}] * (2 + node - len(nodes[row]))
                             nodes[row][1 + node] = state
                 if last is not None:
-                    outputs.put(
-                        last(results.result()[:, drafts.width :]), ([*range(shape[0])], slice(drafts.width, None))
-                    )
+                    outputs.put(last(results.result()[:, drafted]), [drafted])
             for row, of_row in zip(drafts.rows, nodes, strict=True):
                 self._nodes[row][number] = of_row
             return outputs.result()
@@ -211,29 +220,26 @@ class RecurrentStates:
         """The rows of the pass, as places in it, that read their uncached tokens in one call: as many, from states or
         from none."""
         groups: dict[tuple[int, bool], list[int]] = {}
-        for place, (row, length) in enumerate(zip(self._drafts.rows, self._drafts.lengths, strict=True)):
-            groups.setdefault((length, number in self._rows[row]), []).append(place)
+        for place, row in enumerate(self._drafts.rows):
+            groups.setdefault((len(self._drafts.read(place)), number in self._rows[row]), []).append(place)
         return [*groups.values()]
 
 
-def _cut(value: Any, shape: torch.Size, places: Places) -> Any:
-    """Some tokens of an argument with a number for each token of the pass, [B or 1, Q, ...]: [n, m, ...]. Others are
-    returned as they are."""
+def _cut(value: Any, tokens: int, index: torch.Tensor) -> Any:
+    """Some tokens, [n, m], of an argument with a number for each token of the pass, [1, T, ...]: [n, m, ...]. Others
+    are returned as they are."""
     if isinstance(value, tuple):
-        return tuple(_cut(each, shape, places) for each in value)
-    if not isinstance(value, torch.Tensor) or value.dim() < 2 or value.shape[1] != shape[1]:
+        return tuple(_cut(each, tokens, index) for each in value)
+    if not isinstance(value, torch.Tensor) or value.dim() < 2 or value.shape[:2] != (1, tokens):
         return value
-    if value.shape[0] != shape[0]:
-        return value.expand(shape[0], *value.shape[1:])[places] if value.shape[0] == 1 else value
-    part = value[places]
-    return part if isinstance(places[1], slice) else part.unsqueeze(1)
+    return value[0, index]
 
 
 class _Outputs:
-    """What a mixer returns for all tokens of a pass, put together from calls for some; zeros at padding."""
+    """What a mixer returns for all tokens of a pass, put together from calls for some."""
 
-    def __init__(self, shape: torch.Size) -> None:
-        self._shape = shape  # [B, Q]
+    def __init__(self, tokens: int) -> None:
+        self._tokens = tokens
         self._values: list[Any] = []
         self._is_tuple = False
 
@@ -242,13 +248,13 @@ class _Outputs:
         self._is_tuple = isinstance(mixed, tuple)
         parts = [*mixed] if isinstance(mixed, tuple) else [mixed]
         self._values = self._values or [None] * len(parts)
-        for index, part in enumerate(parts):
+        for number, part in enumerate(parts):
             if not isinstance(part, torch.Tensor):
-                self._values[index] = part
+                self._values[number] = part
                 continue
-            if self._values[index] is None:
-                self._values[index] = part.new_zeros((*self._shape, *part.shape[2:]))
-            self._values[index][places] = part if isinstance(places[1], slice) else part.squeeze(1)
+            if self._values[number] is None:
+                self._values[number] = part.new_zeros((1, self._tokens, *part.shape[2:]))
+            self._values[number][0, torch.tensor(places, device=part.device)] = part
 
     def result(self) -> Any:
         return tuple(self._values) if self._is_tuple else self._values[0]
@@ -260,7 +266,7 @@ class _Projections:
 
     def __init__(self, mixer: nn.Module) -> None:
         self.input: torch.Tensor | None = None  # of the call that runs
-        self.nodes: tuple[list[int], list[int]] = ([], [])  # of a call for a level: rows, and columns among the nodes
+        self.nodes: list[int] = []  # of a call for a level, among all nodes
         self._linears = [each for each in mixer.modules() if type(each) is nn.Linear]
         self._first: list[nn.Linear] = []
         self._last: nn.Linear | None = None
@@ -294,12 +300,12 @@ class _Projections:
     @contextmanager
     def at_once(self, drafted: torch.Tensor) -> Iterator[Callable[[torch.Tensor], torch.Tensor] | None]:
         """Replace these linear layers while nodes are run level by level: the first ones are computed for all nodes,
-        [B, M, D], and the last one is left for the end and returned, if there is one."""
+        [1, M, D], and the last one is left for the end and returned, if there is one."""
         with ExitStack() as detours:
             for linear in dict.fromkeys(self._first):
                 product = original(linear, "forward")(drafted)
                 detours.enter_context(
-                    detour(linear, "forward", lambda given, product=product: product[self.nodes].unsqueeze(1))
+                    detour(linear, "forward", lambda given, product=product: product[0, self.nodes].unsqueeze(1))
                 )
             if self._last is None:
                 yield None

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-import torch
-
-from copyspec.targets.tree_cache import check_rows
+from copyspec.targets.passes import check_rows
+from copyspec.targets.scores import Scores
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session
@@ -28,6 +27,9 @@ class RowSessions:
     def __init__(self, sessions: Sequence[Session]) -> None:
         self._sessions = list(sessions)
 
+    def padded(self, nodes: int) -> None:
+        return None
+
     @property
     def lengths(self) -> Sequence[int]:
         return [session.lengths[0] for session in self._sessions]
@@ -44,22 +46,21 @@ class RowSessions:
     def read(self, row: int, start: int, stop: int) -> Layers:
         return cast("PrefixSession", self._sessions[row]).read(0, start, stop)
 
-    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
         check_rows(len(self._sessions), uncached, trees)
         parts = zip(self._sessions, uncached, trees, strict=True)
-        logits = [session.score([ids], [tree])[0] for session, ids, tree in parts]
-        return padded(logits)
+        return Scores.of_rows([session.score([ids], [tree])[0] for session, ids, tree in parts])
 
     def score_with_states(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
-    ) -> tuple[torch.Tensor, Sequence[RowStates] | None]:
+    ) -> tuple[Scores, Sequence[RowStates] | None]:
         check_rows(len(self._sessions), uncached, trees)
         parts = zip(self._sessions, uncached, trees, strict=True)
-        logits, states = zip(
+        scores, states = zip(
             *[session.score_with_states([ids], [tree], layers) for session, ids, tree in parts], strict=True
         )
         held = [each[0] for each in states if each is not None]
-        return padded([each[0] for each in logits]), held if len(held) == len(logits) else None
+        return Scores.of_rows([each[0] for each in scores]), held if len(held) == len(scores) else None
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for session, path in zip(self._sessions, paths, strict=True):
@@ -85,8 +86,3 @@ class RowSessions:
         for session in self._sessions:
             session.close()
         self._sessions = []
-
-
-def padded(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The logits of all rows, [B, n, V], of those of each, [up to n, V]."""
-    return rows[0].unsqueeze(0) if len(rows) == 1 else torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)

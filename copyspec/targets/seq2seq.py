@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput
 
-from copyspec.targets.causal import TreeSession, WrappedModel, last_logits, training_error
+from copyspec.targets.causal import TreeSession, WrappedModel, training_error, wanted_logits
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
-from copyspec.targets.hooks.positions import positions_from_outside
+from copyspec.targets.passes import RowCache
 from copyspec.targets.rows import RowSessions
-from copyspec.targets.tree_cache import Columns
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from copyspec.targets.base import Session
+
+Layer = tuple[torch.Tensor, torch.Tensor]
 
 
 class Seq2SeqTarget(WrappedModel):
@@ -33,79 +36,46 @@ class Seq2SeqTarget(WrappedModel):
         if self.model.training:
             raise training_error(self.model)
         if self.supports_trees:
-            return Seq2SeqSession(self, prompts)
-        return RowSessions([Seq2SeqSession(self, [prompt]) for prompt in prompts])
+            return Seq2SeqSession(self, prompts, new_tokens)
+        return RowSessions([Seq2SeqSession(self, [prompt], new_tokens) for prompt in prompts])
 
     def start(self, prompt: Sequence[int]) -> list[int]:
         return first_tokens(self.model)
 
 
+@dataclass(slots=True, eq=False)
+class EncodedRow(RowCache):
+    """A row with the states of its encoder, and the keys and values of cross-attention, once a pass has made them."""
+
+    states: torch.Tensor = field(kw_only=True)  # [S, D]
+    cross: list[Layer] = field(default_factory=list)  # [H, S, D] each
+
+
 class Seq2SeqSession(TreeSession):
-    """The session of a `Seq2SeqTarget`: encoder states, cross-attention cache, and the decoder's tree cache."""
+    """The session of a `Seq2SeqTarget`. In a pass, the states of all rows' encoders follow each other, too."""
 
     @in_inference_mode
-    def __init__(self, target: Seq2SeqTarget, prompts: Sequence[Sequence[int]]) -> None:
-        super().__init__(target, target.facts, len(prompts))
-        self._encoded, self._visible = self._encode(prompts)
-        self._cross = DynamicCache()
-        self._caches = EncoderDecoderCache(self._cache, self._cross)
-
-    @in_inference_mode
-    def select(self, rows: Sequence[int]) -> None:
-        super().select(rows)
-        index = torch.tensor(rows, device="cpu")
-        for layer in self._cross.layers:
-            assert isinstance(layer, DynamicLayer)
-            layer.batch_select_indices(index.to(layer.device))
-        states = self._encoded.last_hidden_state
-        assert states is not None
-        self._encoded.last_hidden_state = states.index_select(0, index.to(states.device))
-        if self._visible is not None:
-            self._visible = self._visible.index_select(0, index.to(self._visible.device))
-
-    @in_inference_mode
-    def join(self, other: Session) -> None:
-        assert isinstance(other, Seq2SeqSession)
-        visible, more = self.cross_mask(), other.cross_mask()
-        states, added = self._encoded.last_hidden_state, other._encoded.last_hidden_state
-        assert states is not None and added is not None
-        width = max(states.shape[1], added.shape[1])
-        self._encoded.last_hidden_state = torch.cat([_widened(states, width), _widened(added, width)])
-        self._visible = torch.cat([_widened(visible, width), _widened(more, width)])
-        for layer, extra in zip(self._cross.layers, other._cross.layers, strict=True):
-            assert isinstance(layer, DynamicLayer) and isinstance(extra, DynamicLayer)
-            layer.keys = torch.cat([_widened(layer.keys, width, 2), _widened(extra.keys, width, 2)])
-            layer.values = torch.cat([_widened(layer.values, width, 2), _widened(extra.values, width, 2)])
-        super().join(other)
+    def __init__(self, target: Seq2SeqTarget, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> None:
+        super().__init__(target, target.facts, 0, new_tokens)
+        self._rows: list[EncodedRow] = [EncodedRow(self._ahead, states=states) for states in self._encode(prompts)]  # type: ignore[assignment]
+        self._joined: tuple[list[EncodedRow], torch.Tensor, list[Layer]] = ([], torch.empty(0), [])
+        """The rows of the last pass, with their states and cross-attention after each other."""
 
     @property
     def has_no_cross(self) -> bool:
         """Whether no pass has computed the keys and values of cross-attention yet."""
-        return not self._cross.layers
+        return not all([row.cross for row in self._rows])
 
-    def cross_contents(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Keys and values of each layer's cross-attention, [B, H, S, D]."""
-        held: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for layer in self._cross.layers:
-            assert isinstance(layer, DynamicLayer)
-            assert layer.keys is not None and layer.values is not None
-            held.append((layer.keys, layer.values))
-        return held
-
-    def cross_mask(self) -> torch.Tensor:
-        """Which encoder states are not padding, [B, S]."""
-        states = self._encoded.last_hidden_state
-        assert states is not None
-        return states.new_ones(states.shape[:2], dtype=torch.long) if self._visible is None else self._visible
+    def cross_contents(self) -> list[list[Layer]]:
+        """Keys and values of each row and layer of cross-attention, [H, S, D]."""
+        return [row.cross for row in self._rows]
 
     def close(self) -> None:
         super().close()
-        self._cross = DynamicCache()
-        self._caches = EncoderDecoderCache(self._cache, self._cross)
-        self._encoded = BaseModelOutput()
+        self._joined = ([], torch.empty(0), [])
 
-    def _encode(self, prompts: Sequence[Sequence[int]]) -> tuple[BaseModelOutput, torch.Tensor | None]:
-        """Run the encoder; return its states [B, S, D], and which of them are not padding [B, S] (None: all)."""
+    def _encode(self, prompts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """Run the encoder; return its states for each prompt, [S, D]."""
         longest = max(map(len, prompts))
         pad = self._model.config.pad_token_id or 0
         rows = [[*prompt, *[pad] * (longest - len(prompt))] for prompt in prompts]
@@ -117,37 +87,64 @@ class Seq2SeqSession(TreeSession):
         with masked_attention(self._model, self._facts.configs):
             encoder = self._model.get_encoder()
             encoded: BaseModelOutput = encoder(input_ids=tokens, attention_mask=visible, return_dict=True)
-        return encoded, visible
+        assert encoded.last_hidden_state is not None
+        return [states[: len(prompt)] for states, prompt in zip(encoded.last_hidden_state, prompts, strict=True)]
 
-    def _needs_pieces(self, uncached: Sequence[Sequence[int]], tree_width: int) -> bool:
-        return False  # rows begin with the start token alone, and the cross-attention cache holds all rows
-
-    def _continue(self, uncached: Sequence[Sequence[int]], start: int, kept: int) -> torch.Tensor:
-        tokens = torch.tensor(uncached, device=self._facts.device)
-        return self._forward(tokens, None, kept)
-
-    def _score(self, columns: Columns) -> torch.Tensor:
-        facts = self._facts
-        self._cache.write = columns.write
-        tokens = torch.from_numpy(columns.tokens).to(facts.device, non_blocking=facts.non_blocking)
-        queries = torch.from_numpy(columns.positions).to(facts.device, non_blocking=facts.non_blocking)
-        keys = torch.from_numpy(columns.key_positions()).to(facts.device, non_blocking=facts.non_blocking)
-        masks = columns.mask if columns.mask is not None else columns.masks(facts)
-        with positions_from_outside(self._model, facts.positions, queries, keys):
-            return self._forward(tokens, masks, columns.kept)
-
-    def _forward(
-        self, tokens: torch.Tensor, masks: torch.Tensor | dict[str, torch.Tensor] | None, kept: int
-    ) -> torch.Tensor:
+    def _call(self, tokens: torch.Tensor, positions: torch.Tensor, masks: Any) -> torch.Tensor:
+        states, cross = self._encoders(self._cache.rows)  # type: ignore[arg-type]
         logits: torch.Tensor = self._model(
-            encoder_outputs=self._encoded,
-            attention_mask=self._visible,
+            encoder_outputs=BaseModelOutput(last_hidden_state=states.unsqueeze(0)),
+            attention_mask=self._cross_mask(),
             decoder_input_ids=tokens,
             decoder_attention_mask=masks,
             use_cache=True,
-            **{self._facts.cache: self._caches},
+            **{self._facts.cache: EncoderDecoderCache(self._cache, cross)},
         ).logits
-        return logits if logits.shape[1] == kept else last_logits(logits, kept)
+        self._keep_cross(cross)
+        return wanted_logits(logits, self._cache.work)
+
+    def _encoders(self, rows: list[EncodedRow]) -> tuple[torch.Tensor, DynamicCache]:
+        """The states and cross-attention of these rows after each other; none of the latter before it is computed."""
+        known, states, layers = self._joined
+        if list(map(id, known)) != list(map(id, rows)):
+            states = rows[0].states if len(rows) == 1 else torch.cat([row.states for row in rows])
+            layers = []
+            if all([row.cross for row in rows]):
+                of_layers = zip(*[row.cross for row in rows], strict=True)
+                layers = [_joined(each) for each in of_layers]
+            self._joined = list(rows), states, layers
+        cross = DynamicCache()
+        for keys, values in layers:
+            layer: Any = DynamicLayer()  # type: ignore[no-untyped-call]
+            layer.keys, layer.values = keys.unsqueeze(0), values.unsqueeze(0)
+            layer.dtype, layer.device, layer.is_initialized = keys.dtype, keys.device, True
+            cross.layers.append(layer)
+        return states, cross
+
+    def _keep_cross(self, cross: DynamicCache) -> None:
+        """Give the rows of the pass their part of what it has computed for cross-attention."""
+        rows, _, layers = self._joined
+        if layers:
+            return
+        made: Sequence[Any] = cross.layers
+        layers += [(layer.keys[0], layer.values[0]) for layer in made]
+        sizes = [len(row.states) for row in rows]
+        for keys, values in layers:
+            parts = zip(rows, torch.split(keys, sizes, 1), torch.split(values, sizes, 1), strict=True)
+            for row, of_keys, of_values in parts:
+                row.cross.append((of_keys, of_values))
+
+    def _cross_mask(self) -> torch.Tensor | None:
+        """The additive mask of cross-attention, [1, 1, T, sum of S]; None for one row, which sees all its states."""
+        rows, work, facts = self._joined[0], self._cache.work, self._facts
+        if len(rows) == 1:
+            return None
+        sizes = [len(row.states) for row in rows]
+        visible, begin = np.zeros((work.first[-1], sum(sizes)), np.bool_), 0
+        for first, last, size in zip(work.first, work.first[1:], sizes, strict=False):
+            visible[first:last, begin : begin + size] = True
+            begin += size
+        return facts.additive(torch.from_numpy(visible[None, None]))
 
 
 def first_tokens(model: PreTrainedModel) -> list[int]:
@@ -162,11 +159,6 @@ def first_tokens(model: PreTrainedModel) -> list[int]:
     )
 
 
-def _widened(values: torch.Tensor | None, width: int, dim: int = 1) -> torch.Tensor:
-    """Pad `values` with zeros at the end of `dim`, up to `width`."""
-    assert values is not None
-    missing = width - values.shape[dim]
-    if not missing:
-        return values
-    shape = [*values.shape[:dim], missing, *values.shape[dim + 1 :]]
-    return torch.cat([values, values.new_zeros(shape)], dim)
+def _joined(layers: Sequence[Layer]) -> Layer:
+    keys, values = zip(*layers, strict=True)
+    return (keys[0], values[0]) if len(layers) == 1 else (torch.cat(keys, dim=1), torch.cat(values, dim=1))

@@ -20,6 +20,7 @@ from copyspec.verification.picking import ScoredPicks
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from copyspec.targets.scores import Scores
     from copyspec.tree import DraftTree
     from copyspec.verification.picking import Picker
 
@@ -30,7 +31,7 @@ class _Layout(NamedTuple):
     order: list[int]  # rows, sorted by sampling settings
     sizes: list[int]  # nodes of each row in `order`, including its root
     groups: list[tuple[int, int, Picker]]  # first node and end of each group of equal sampling settings
-    nodes: torch.Tensor  # [4, n]: row of the batch, column, index of its noise key, index of its row in `order`
+    nodes: torch.Tensor  # [3, n]: index in the scores, index of its noise key, index of its row in `order`
     keys: torch.Tensor  # [2, k]
     joined: torch.Tensor  # [2, p]: index of a row in `order`, token that joined its output since the last pass
     on_path: torch.Tensor  # [2, p]: node, a draft token on its path
@@ -38,16 +39,17 @@ class _Layout(NamedTuple):
 
 
 def picks_at_once(
-    pickers: Sequence[Picker], trees: Sequence[DraftTree], logits: torch.Tensor, rows: Sequence[int]
+    pickers: Sequence[Picker], trees: Sequence[DraftTree], given: Scores, rows: Sequence[int]
 ) -> list[ScoredPicks]:
     """Pick the tokens of these rows of the batch with a single read from the device.
 
     None of the rows may have a logit bias or `depends_on_history`.
-    `logits` [B, 1 + M, V] are those of all rows of the batch; `pickers` and `trees` belong to `rows`.
+    `given` are those of all rows of the batch; `pickers` and `trees` belong to `rows`.
     """
-    layout = _lay_out(pickers, trees, np.array(rows), logits.device)
-    batch_rows, columns, places, _ = layout.nodes
-    scores = logits[batch_rows, columns].to(torch.float32)
+    logits = given.logits
+    layout = _lay_out(pickers, trees, np.array([given.starts[row] for row in rows]), logits.device)
+    indices, places, _ = layout.nodes
+    scores = logits[indices].to(torch.float32)
     if any(picker.penalty != 1.0 for picker in pickers):
         scores = _penalised(scores, [pickers[row] for row in layout.order], layout)
     noise = noise_of(layout.keys, logits.shape[-1]) if layout.keys.shape[1] else None
@@ -63,13 +65,13 @@ def picks_at_once(
     picks: list[ScoredPicks | None] = [None] * len(pickers)
     first = 0
     for row, size in zip(layout.order, layout.sizes, strict=True):
-        picks[row] = ScoredPicks(tokens[first : first + size], scores[first : first + size].unsqueeze(0), 0)
+        picks[row] = ScoredPicks(tokens[first : first + size], scores, first)
         first += size
     return [each for each in picks if each is not None]
 
 
 def _lay_out(
-    pickers: Sequence[Picker], trees: Sequence[DraftTree], batch_rows: npt.NDArray[np.int64], device: torch.device
+    pickers: Sequence[Picker], trees: Sequence[DraftTree], roots: npt.NDArray[np.int64], device: torch.device
 ) -> _Layout:
     """Pack everything that depends on the rows into one transfer to the device."""
     order = sorted(range(len(pickers)), key=lambda row: pickers[row].kind)
@@ -96,7 +98,7 @@ def _lay_out(
         first += size
     columns, indices = np.concatenate([np.arange(size) for size in sizes]), np.repeat(np.arange(len(order)), sizes)
     parts = [
-        np.stack([batch_rows[order][indices], columns, places, indices]),
+        np.stack([roots[order][indices] + columns, places, indices]),
         np.concatenate(keys, axis=1),
         np.array(pending, np.int64).reshape(-1, 2).T,
         np.array(on_path, np.int64).reshape(-1, 2).T,
@@ -128,7 +130,7 @@ def _penalised(scores: torch.Tensor, pickers: Sequence[Picker], layout: _Layout)
     seen.index_put_((layout.joined[0], layout.joined[1]), yes)
     for picker, of_row in zip(pickers, seen, strict=True):
         picker.seen = of_row if picker.penalty != 1.0 else None
-    before = seen[layout.nodes[3]]
+    before = seen[layout.nodes[2]]
     before.index_put_((layout.on_path[0], layout.on_path[1]), yes)
-    penalty = layout.penalties[layout.nodes[3]].unsqueeze(1)
+    penalty = layout.penalties[layout.nodes[2]].unsqueeze(1)
     return torch.where(before, torch.where(scores < 0, scores * penalty, scores / penalty), scores)

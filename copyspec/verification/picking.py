@@ -24,6 +24,7 @@ from transformers import (
 
 from copyspec.growing_ids import GrowingIds
 from copyspec.options import SamplingOptions
+from copyspec.targets.scores import Scores
 from copyspec.tree import DraftTree
 from copyspec.verification.margins import why_unpicked
 from copyspec.verification.noise import gumbel
@@ -224,24 +225,25 @@ class ScoredPicks:
     """Picks whose scores are all computed before the walk."""
 
     tokens: Sequence[int]  # [1 + m]
-    _scores: torch.Tensor  # [B, 1 + m, V]
-    _row: int
+    _scores: torch.Tensor  # [N, V], those of other rows too
+    _start: int = 0  # index of the root
 
     def token(self, node: int) -> int:
         return self.tokens[node + 1]
 
     def scores(self, node: int) -> torch.Tensor:
-        return self._scores[self._row, node + 1]
+        return self._scores[self._start + node + 1]
 
 
-def best_picks(scores: torch.Tensor) -> list[ScoredPicks]:
-    """The picks of rows that all take the argmax (first of ties) at each node, from scores [B, 1 + m, V]."""
-    if scores.is_cpu:  # reading the device takes as long as the conversion
-        # NumPy's argmax is vectorised and takes a tenth of the time of torch's, or less.
-        found: list[list[int]] = scores.float().numpy().argmax(-1).tolist()
+def best_picks(scores: Scores) -> list[ScoredPicks]:
+    """The picks of rows that all take the argmax (first of ties) at each node."""
+    logits = scores.logits
+    if logits.is_cpu:  # NumPy's argmax is vectorised and takes a tenth of the time of torch's, or less
+        best: list[int] = logits.float().numpy().argmax(-1).tolist()
     else:
-        found = scores.argmax(-1).tolist()
-    return [ScoredPicks(tokens, scores, row) for row, tokens in enumerate(found)]
+        best = logits.argmax(-1).tolist()
+    rows = zip(scores.starts, scores.sizes, strict=True)
+    return [ScoredPicks(best[start : start + size], logits, start) for start, size in rows]
 
 
 class _WalkPicks:

@@ -17,6 +17,7 @@ from copyspec.lockless import cached_property
 from ..documents import Refusal
 from ..edits.earlier import PLACES
 from ..instructions import check_template
+from ..language_model import Fluency
 from .presets import preset_of
 
 
@@ -64,10 +65,6 @@ def calibration_of(corrector: Corrector) -> str | None:
     """The model whose margins apply to its changes (a key of `guards.judging.CALIBRATED`); None: not measured."""
     found: str | None = getattr(corrector, "calibration", None)
     return found
-
-
-Fluency = Callable[[str, tuple[str, ...]], Sequence[float]]
-"""From the text before them to the log-probability, in nats, that a language model gives to each of some texts."""
 
 
 def fluency_of(corrector: Corrector) -> Fluency | None:

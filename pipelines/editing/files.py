@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from copyspec.checks import check_flag, check_type
+from copyspec.client.sending import ServerError
 from copyspec.filesystem import open_input
 from copyspec.lockless import cached_property
 
@@ -23,7 +24,7 @@ from ..guards.document_words import beginning
 from .atomic_file import AtomicFile, check_suffix, remove_leftovers, target_of
 from .file_state import ChangedFileError, FileState, beside
 from .journal import SUFFIX, Journal, fingerprint
-from .runner import Done, Work
+from .runner import FAILED, Done, Work
 from .selection import Marks, Selection, selected
 from .summary import Summary
 
@@ -317,6 +318,8 @@ class _FileRun:
             journal.unlink(missing_ok=True)
 
     def _take(self, job: FileJob, done: Done[FileJob], part: Part) -> None:
+        if failed := next((each for each in done.refusals if each.reason == FAILED), None):
+            job.report.error = job.report.error or ServerError(failed.detail)
         if job.report.error is None:
             for each in self._selections:
                 done = replace(done, edits=each.edits(job.path, part, done.edits))

@@ -9,18 +9,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict, overload
 
-from copyspec import Result
 from copyspec.checks import check_type
+from copyspec.engine.results import Result
 from copyspec.engine.unknown import reject_unknown
 
 from ..documents import Edit, Part, Refusal
 from ..edits.diff import apply
 from ..formats.text import segments_of
 from ..guards.guards import GuardOptions
-from ..instructions import check_template, fill
-from ..models import correction_engine_of
+from ..instructions import INSTRUCTION, check_template, fill
 from .correctors import Corrector, LateCorrector, ModelOptions
-from .model_corrector import INSTRUCTION, ModelCorrector
+from .model_corrector import ModelCorrector
 from .runner import Done, Runner, RunOptions, Work
 from .segmentation import Splitter
 
@@ -123,7 +122,7 @@ class GECPipeline:
             self.corrector: Corrector = model
         else:
             asked = ModelOptions(**given)  # type: ignore[arg-type]  # checked before a model is loaded
-            self.corrector = ModelCorrector(correction_engine_of(model), asked)
+            self.corrector = ModelCorrector(model, asked)
         self.runner = Runner(self.corrector, run_options)
 
     @overload

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Protocol
 
-from copyspec import Result
+from copyspec.engine.results import Result
 
 logger = logging.getLogger(__name__)
 

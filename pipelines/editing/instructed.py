@@ -8,21 +8,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from copyspec import Result
 from copyspec.checks import check_flag, check_number, check_type
+from copyspec.client.asking import Asking
+from copyspec.engine.inputs import Input
+from copyspec.engine.results import NoAnswer, Result
 
 from ..documents import FormatError, Refusal
 from ..edits.lines import aligned
 from ..edits.render import unified_diff
-from ..instructions import fill
-from ..models import engine_of, is_bundled, wants_chat
+from ..guards.judging import BUNDLED
+from ..instructions import INSTRUCTION, fill
+from ..models import model_of
 from .answers import version
 from .correctors import check_prompting
-from .model_corrector import INSTRUCTION, output_limit, why_cut
+from .model_corrector import check_system, output_limit, why_cut
 
 if TYPE_CHECKING:
-    from copyspec.engine.keywords import GenerateOptions
-
     from ..models import ModelLike
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
@@ -79,11 +80,9 @@ class EditPipeline:
 
     def __init__(self, model: ModelLike = None, options: EditOptions | None = None) -> None:
         check_type(options is None or isinstance(options, EditOptions), "options", options, "an EditOptions")
-        self.engine = engine_of(model)
+        self.model = model_of(model)
         self.options = options = options or EditOptions()
-        self.chat = not self.engine.model.config.is_encoder_decoder and wants_chat(self.engine)
-        if options.system is not None and not self.engine.tokenizer.chat_template:
-            raise ValueError(f"system={options.system!r} needs a chat template, and {self.engine.name!r} has none")
+        check_system(options.system, self.model)
 
     def __call__(self, text: str, instruction: str) -> Edited:
         """Edit a text. `instruction` says what to do; the text follows it, or stands where it has `{text}`.
@@ -100,8 +99,9 @@ class EditPipeline:
             return Edited(text, text, Refusal("encoding", "it holds bytes that are not text: convert it to UTF-8"))
         shown = _LINE_END.sub("\n", body)
         result = self._ask(prompt_of(instruction, shown), shown)
-        if result is None:
-            return Edited(text, text, Refusal("length", "it does not fit into the model's context: edit it in parts"))
+        if isinstance(result, NoAnswer):
+            more = ": edit it in parts" if result.reason == "length" else ""
+            return Edited(text, text, Refusal(result.reason, f"{result.detail}{more}"))
         return self._edited(text, body, instruction, result)
 
     def check(self, instruction: str) -> None:
@@ -110,27 +110,20 @@ class EditPipeline:
         if not instruction.strip():
             raise ValueError("the instruction is empty: say what to change")
         asked = prompt_of(instruction, "{text}").split("{text}")
-        if is_bundled(self.engine) and [" ".join(part.split()).casefold() for part in asked] != _KNOWN:
+        if self.model.own == BUNDLED and [" ".join(part.split()).casefold() for part in asked] != _KNOWN:
             raise ValueError(
                 f"the bundled model does not know the instruction {instruction!r}: it knows only {INSTRUCTION!r}. "
                 f"Name a model that takes instructions, for example model={FOLLOWS!r}"
             )
 
-    def _ask(self, prompt: str, shown: str) -> Result | None:
-        from copyspec import Input
-
+    def _ask(self, prompt: str, shown: str) -> Result | NoAnswer:
         limit = self.options.max_new_tokens
         if limit is None:
-            limit = output_limit(len(self.engine.codec.encode(shown).ids), self.chat)
-        options: GenerateOptions = {"chat": True if self.chat else "auto", "temperature": 0.0}
-        if self.options.system is not None:
-            options["system"] = self.options.system
-        if self.options.draft_models:
-            options["draft_model"] = self.options.draft_models
-        if not self.options.drafts:
-            options["drafter"] = "none"
+            limit = output_limit(self.model.tokens(shown), self.model.is_chat)
+        options = self.options
+        how = Asking(system=options.system, drafts=options.drafts, draft_models=options.draft_models)
         asked = Input(prompt, edit_source=shown, max_new_tokens=limit)
-        ((_, result),) = self.engine.generate_each([asked], skip_too_long=True, **options)
+        ((_, result),) = self.model.answers([asked], how)
         return result
 
     def _edited(self, text: str, body: str, instruction: str, result: Result) -> Edited:

@@ -7,14 +7,15 @@ slot. The first slot is yielded as `Done` when none of its tasks is waiting any 
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from copyspec import Result
 from copyspec.checks import check_type, check_whole
+from copyspec.engine.results import Result
 
 from ..documents import Edit, Part, Refusal, Segment, model_text
 from ..edits.diff import merge
@@ -27,6 +28,8 @@ from ..sentences import sentences
 from .correctors import Corrector, Outcome, calibration_of, fluency_of, languages_of
 from .segmentation import Splitter, fit
 from .writable import writable
+
+logger = logging.getLogger(__name__)
 
 LOOKAHEAD_PARTS = 4096
 LOOKAHEAD_CHARS = 4 << 20
@@ -44,6 +47,9 @@ CONTEXT_CHARS = 400  # of the texts before one, which its language model reads
 MAX_GROWTH, MAX_ROOM = 4, 8000
 """Maximum characters of an output: per character of the text, plus a constant for what chat models add around it. No
 correction grows that much, and aligning a longer one would take too long."""
+
+FAILED = "server"
+"""The reason of refusals for which a server is to blame, not the text or the answer."""
 
 Owner = TypeVar("Owner")
 
@@ -190,6 +196,7 @@ class _Run(Generic[Owner]):
         self._document: Sequence[Part] | None = None  # that is being read
         self._facts = self._facts_of(())
         self._before = ""
+        self._warned = set[str]()
         # Each outcome, with the journal it was last written to.
         self._memo: OrderedDict[str, tuple[Outcome, Outcomes | None]] = OrderedDict()
 
@@ -320,6 +327,8 @@ class _Run(Generic[Owner]):
             found = f"the model wrote {len(outcome.text)} characters for a passage of {len(task.text)}"
             checked = Checked((), Refusal("ratio", found))
         else:
+            if self._options.guards.min_confidence and outcome.changes is None:
+                self._warn("min_confidence cannot be had: the model gives no probabilities for its changes")
             part, tolerance = slot.work.part, Tolerance(lost=outcome.lost)
             fluency = fluency_of(self._corrector)
             context = Context(slot.facts, outcome.changes, fluency and partial(fluency, task.before))
@@ -332,6 +341,12 @@ class _Run(Generic[Owner]):
         slot.pieces.append(Piece(task.segment, checked, None if was_known else outcome.result, was_known))
         slot.waiting -= 1
 
+    def _warn(self, line: str) -> None:
+        """Log a line once."""
+        if line not in self._warned:
+            self._warned.add(line)
+            logger.warning("%s", line)
+
     def _guards(self) -> GuardOptions:
         """The guard options with the corrector's margins, which are known after its first answer."""
         guards = self._options.guards
@@ -342,6 +357,8 @@ class _Run(Generic[Owner]):
 
     def _write(self, task: _Task[Owner], outcome: Outcome) -> None:
         """Write the outcome to the journal of the task's file, if it is not there yet, and to this run's memory."""
+        if outcome.refusal is not None and outcome.refusal.reason == FAILED:
+            return  # another try may succeed
         journal = task.slot.work.journal
         _, written = self._memo.get(task.text, (None, None))
         if journal is not None and journal is not written:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from copyspec import Result
+from copyspec.engine.results import Result
 
 from ..documents import Refusal
 
@@ -110,6 +110,8 @@ class Summary:
         if self.dropped:
             rows.append(f"edits left out       {_counts(self.dropped)}")
         rows.append(f"tokens               {self.tokens}, {self.tokens_per_second:.0f} a second")
+        if self.tokens and not self.row_calls:  # a server does not count its passes
+            return rows
         rows.append(
             f"passes of the model  {self.row_calls}, {self.mean_acceptance_length:.2f} tokens each, "
             f"{self.calls_saved} saved"

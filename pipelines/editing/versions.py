@@ -13,7 +13,7 @@ from difflib import SequenceMatcher
 from itertools import accumulate
 from typing import Protocol
 
-from copyspec import Engine, Input
+from copyspec.engine.inputs import Input
 
 from ..sentences import sentences
 from .correctors import Outcome
@@ -36,7 +36,6 @@ _WORD = re.compile(r"\s*\w+|\s*[^\w\s]|\s+$")
 class Corrects(Protocol):
     """The part of a correcting model that is used here."""
 
-    engine: Engine
     is_encoder_decoder: bool
 
     def scored(self, texts: Iterable[str | None], logprobs: int | None) -> Iterator[tuple[int, Outcome]]: ...
@@ -95,13 +94,14 @@ def _choices(corrector: Corrects, outcome: Outcome) -> list[Choice]:
     """The most likely alternatives to the tokens of the output."""
     if outcome.result is None or outcome.text is None or corrector.is_encoder_decoder:
         return []  # an encoder-decoder's output cannot be continued here
-    ids, decode = outcome.result.token_ids, corrector.engine.codec.decode
     found: list[Choice] = []
-    for place, token in enumerate(outcome.result.logprobs):
+    before = ""
+    for token in outcome.result.logprobs:
         for other in token.top:
             probability = math.exp(other.logprob)
             if other.token_id != token.token_id and other.token and probability >= LEVELS[-1]:
-                found.append((probability, decode([*ids[:place], other.token_id])))
+                found.append((probability, before + other.token))
+        before += token.token
     return sorted(found, reverse=True)[:MOST]
 
 

@@ -28,7 +28,7 @@ from .together import groups
 from .varieties import STYLES, restyled
 from .vocabulary import SPELT
 from .wording import Kind, is_negation
-from .wrappers import unwrapped
+from .wrappers import declines, unwrapped
 
 _APART = re.compile(r"(?<=\w) (n['’]t|['’](?:s|re|ve|ll|d|m))\b")
 _EXACT = Tolerance(forms=False, quotes=False)
@@ -148,6 +148,8 @@ def check(
     output = _rejoined(output, source)
     if not output.strip():
         return Checked((), Refusal("empty", "the model wrote nothing"))
+    if options.strip_wrappers and declines(output, source):
+        return Checked((), Refusal("chat", f"the model answered instead of correcting: {output.strip()[:80]!r}"))
     edits = segment_edits(text, segment, output, tolerance=tolerance)
     if not edits:
         return Checked(())

@@ -49,6 +49,13 @@ _NOTHING = re.compile(
     r"correct\W*\Z|unchanged)",
     re.IGNORECASE,
 )
+_DECLINES = re.compile(
+    r"(?=(\W*))\1(?:i(?:'m|’m| am) (?:so |very )?(?:sorry|afraid|unable|not able)\b|(?:sorry|apologies)\W+(?:but )?i\b|"
+    r"i (?:can(?:no|'|’)t|could not|couldn(?:'|’)t|won(?:'|’)t) (?:help|assist|provide|comply|fulfil|correct|edit|"
+    r"process|complete|answer|discuss|engage|do that|with)|unfortunately\W+i\b|as an ai\b)",
+    re.IGNORECASE,
+)
+"""How a model begins that does not do what it is asked."""
 _ROUNDS = 6  # nested wrappers: chat, fence, label, quotes, a note at the end
 _MAX_CELLS = 2_000_000_000
 """Above this many pairs of words (two texts of 45,000), no wrapper is searched: that would take most of the time."""
@@ -88,6 +95,11 @@ def unwrapped(output: str, source: str) -> str:
         span = best
     text = answer.text[slice(*span)]
     return source if _NOTHING.match(text) and distance > shared.size else text
+
+
+def declines(output: str, source: str) -> bool:
+    """Whether an output is no new version of its source, but says that the model gives none."""
+    return _DECLINES.match(output) is not None and _DECLINES.match(source) is None
 
 
 class _Answer:

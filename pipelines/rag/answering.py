@@ -6,20 +6,23 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from copyspec.checks import check_retriever, check_type, check_whole
+from copyspec.engine.inputs import PromptTooLongError
 from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
 
 from ..instructions import check_template, fill
-from ..models import chat_option, correction_engine_of, corrects, fits
+from ..models import model_of
 from .citing import Citation, Settling, citations
 from .finding import Found, find, rarity_in, stems_of, widened
 from .quoting import INSTRUCTION, is_near
 
 if TYPE_CHECKING:
-    from copyspec import Engine, Result
+    from copyspec.engine.results import Result
 
+    from ..language_model import LanguageModel
     from ..models import ModelLike
 
 DEFAULT_PASSAGES = 8
@@ -98,7 +101,7 @@ class DocumentAnswers:
             check_template(instruction, "question", "passage")
         self._retriever, self._contexts, self._k = retriever, contexts, k
         self._check_contexts()
-        self._engine: Engine | None = correction_engine_of(model) if model is not None else None
+        self._model: LanguageModel | None = model_of(model, corrects=True) if model is not None else None
         self._instruction, self._max_new_tokens = instruction, max_new_tokens
         self._stems = stems_of(retriever)
 
@@ -124,12 +127,12 @@ class DocumentAnswers:
         found = self._find(question, hits)
         if not found or found[0].coverage < MIN_COVERAGE:
             yield AnswerChunk("", (), _nothing(hits))
-        elif self._engine is None:
+        elif self._model is None:
             yield from _whole(_by_words(hits, found))
-        elif self._instruction is None and corrects(self._engine):
-            yield from _whole(self._quoted(self._engine, question, hits, found))
+        elif self._instruction is None and self._model.corrects:
+            yield from _whole(self._quoted(self._model, question, hits, found))
         else:
-            yield from self._written(self._engine, question, hits, found)
+            yield from self._written(self._model, question, hits, found)
 
     def _by_words(self) -> bool:
         return isinstance(self._retriever, BM25Retriever)
@@ -140,40 +143,39 @@ class DocumentAnswers:
         rarity = rarity_in(self._retriever, hits, self._stems)
         return find(question, given, rarity, self._stems, most=_CANDIDATES)
 
-    def _quoted(self, engine: Engine, question: str, hits: list[Hit], found: list[Found]) -> DocumentAnswer:
+    def _quoted(self, model: LanguageModel, question: str, hits: list[Hit], found: list[Found]) -> DocumentAnswer:
         """The best sentence by words, which is sure only if the model quotes it, too."""
         best = found[0]
         hit = hits[best.passage]
         around = _around(hit.text, best)
         prompt = fill(INSTRUCTION, question=question, passage=around)
-        result = engine.generate(
-            prompt,
-            references=[around],
-            chat=chat_option(engine),
-            max_new_tokens=self._max_new_tokens,
-            temperature=0.0,  # even if the model's generation_config samples: answers must repeat
-        )
+        result = model.answer(prompt, [around], self._max_new_tokens)
         answer = _by_words(hits, found)
         cited = citations(result.content.strip(), {hit.id: hit.text})
         agrees = any(each.document_start < best.end and each.document_end > best.start for each in cited)
         return DocumentAnswer(answer.text, True, answer.is_sure and agrees, answer.citations, tuple(hits), result)
 
-    def _written(self, engine: Engine, question: str, hits: list[Hit], found: list[Found]) -> Iterator[AnswerChunk]:
+    def _written(
+        self, model: LanguageModel, question: str, hits: list[Hit], found: list[Found]
+    ) -> Iterator[AnswerChunk]:
         """The answer that the model writes from the passages."""
         template = self._instruction or ANSWER_INSTRUCTION
-        shown = self._fitting(engine, template, question, hits)
-        texts = {hit.id: hit.text for hit in shown}
-        chunks = engine.stream(
-            self._prompt(template, question, shown),
-            [hit.text for hit in shown],
-            chat=chat_option(engine),
-            max_new_tokens=self._max_new_tokens,
-            temperature=0.0,
-        )
+        shown = self._fitting(model, template, question, hits)
+        while True:
+            prompt = self._prompt(template, question, shown)
+            try:
+                chunks = model.stream(prompt, [hit.text for hit in shown], self._max_new_tokens)
+                first = next(chunks)
+                break
+            except PromptTooLongError:  # a server knows better than an estimate
+                if len(shown) == 1:
+                    raise
+                shown = shown[:-1]
         written, shown_to, given, result = "", 0, 0, None
+        texts = {hit.id: hit.text for hit in shown}
         settling = Settling(texts)
-        with closing(chunks):  # type: ignore[type-var]
-            for chunk in chunks:
+        with closing(chunks):
+            for chunk in chain([first], chunks):
                 written += chunk.content
                 result = chunk.result or result
                 if NOTHING.startswith(_plain(written)):
@@ -202,11 +204,11 @@ class DocumentAnswers:
             yield AnswerChunk(written[shown_to:], tuple(cited[given:]))
         yield AnswerChunk("", (), answer)
 
-    def _fitting(self, engine: Engine, template: str, question: str, hits: list[Hit]) -> list[Hit]:
+    def _fitting(self, model: LanguageModel, template: str, question: str, hits: list[Hit]) -> list[Hit]:
         """The best passages, as many as fit into the model's context, but at least one."""
 
         def exceeds(count: int) -> bool:
-            return not fits(engine, self._prompt(template, question, hits[:count]), chat=chat_option(engine))
+            return not model.fits(self._prompt(template, question, hits[:count]))
 
         return hits[: 1 + bisect_right(range(2, len(hits) + 1), False, key=exceeds)]
 

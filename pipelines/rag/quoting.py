@@ -12,13 +12,13 @@ from copyspec.retrievers import STOP_WORDS, BM25Retriever, Hit, Retriever, Stems
 
 from ..guards.likeness import are_akin
 from ..instructions import check_template, fill
-from ..models import chat_option, correction_engine_of
+from ..models import correction_engine_of, model_of
 from ..sentences import sentences
 from .citing import Citation, citations
 from .finding import stems_of
 
 if TYPE_CHECKING:
-    from copyspec import Result
+    from copyspec.engine.results import Result
 
     from ..models import ModelLike
 
@@ -79,18 +79,11 @@ def answer(
     best, is_found = best_passage(question, passages)
     if not is_found:
         logger.warning("no passage shares a word with the question %r: passage %d is taken", question, best.id)
-    engine = correction_engine_of(model)
     if stride is None:
-        shown = {best.id: best.text}
+        shown, asked = {best.id: best.text}, model_of(model, corrects=True)
 
         def ask(passage: str) -> Result:
-            return engine.generate(
-                quote_prompt(question, passage, instruction),
-                references=[passage],
-                chat=chat_option(engine),
-                max_new_tokens=max_new_tokens,
-                temperature=0.0,  # even if the model's generation_config samples: answers must repeat
-            )
+            return asked.answer(quote_prompt(question, passage, instruction), [passage], max_new_tokens)
 
         result = ask(best.text)
         if is_found and _is_beside(question, result, shown):
@@ -99,7 +92,7 @@ def answer(
         from .iterative import IterativeRAG  # imports torch
 
         layout = fill(instruction, question="{prompt}", passage="{document}")
-        with IterativeRAG(passages, model=engine, instruction=layout, stride=stride) as pipeline:
+        with IterativeRAG(passages, model=correction_engine_of(model), instruction=layout, stride=stride) as pipeline:
             answered = pipeline(question, max_new_tokens=max_new_tokens, temperature=0.0)
         result, best = answered.result, answered.documents[0].hit
         shown = {each.hit.id: each.hit.text for each in answered.documents}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from copyspec.budget import Budget, CostModel, prior_slope
 from copyspec.decoding.controller import DraftController
 from copyspec.decoding.meter import Meter
-from copyspec.targets.static.settings import padded_size
+from copyspec.targets.static.settings import padded_tokens
 from copyspec.tree import EMPTY, DraftTree
 
 
@@ -42,7 +43,7 @@ def test_a_line_and_a_step_are_found() -> None:
     for i in range(280):
         nodes = (0, 4, 12, 30, 0, 8, 1)[i % 7]
         seconds = 0.005 if nodes == 0 else 0.007 + 0.0001 * nodes
-        model.observe(1, nodes, seconds * (20 if i % 50 == 49 else 1))
+        model.observe(1 + nodes, seconds * (20 if i % 50 == 49 else 1))
     costs = model.budget(1, 32).costs
     assert costs[0] == 1.0
     assert costs[1] == pytest.approx(1.42, rel=0.12)
@@ -58,7 +59,7 @@ def test_a_curve_that_rises_and_falls_is_found_whatever_the_load() -> None:
     for i in range(600):
         nodes = rng.choice(list(true))
         load = 3.0 if i % 300 >= 200 else 1.0
-        model.observe(1, nodes, 0.1 * true[nodes] * load * rng.lognormvariate(0.0, 0.05))
+        model.observe(1 + nodes, 0.1 * true[nodes] * load * rng.lognormvariate(0.0, 0.05))
     costs = model.budget(1, 32).costs
     assert [costs[n] for n in true] == pytest.approx(list(true.values()), rel=0.15)
     assert model.budget(1, 64).costs[64] > costs[32]
@@ -67,74 +68,72 @@ def test_a_curve_that_rises_and_falls_is_found_whatever_the_load() -> None:
 def test_nodes_of_a_first_call_cost_what_its_tokens_do_but_no_more_than_nodes_of_later_ones() -> None:
     model = CostModel()
     for _ in range(3):
-        model.observe_first(1, 100, 0.1)
-        model.observe(1, 0, 0.1)
+        model.observe_first(100, 0.1)
+        model.observe(1, 0.1)
     assert model.budget(1, 32, is_first=True).costs[20] == pytest.approx(1.2)
     assert model.budget(1, 32).costs[20] == pytest.approx(1.3), "not yet measured, half as much again"
     for _ in range(30):
-        model.observe_first(1, 100, 0.5)  # mostly the fixed cost of a call, whatever the number of tokens
-        model.observe(1, 32, 0.164)
-        model.observe(1, 0, 0.1)
+        model.observe_first(100, 0.5)  # mostly the fixed cost of a call, whatever the number of tokens
+        model.observe(33, 0.164)
+        model.observe(1, 0.1)
     assert model.budget(1, 32, is_first=True).costs[20] == pytest.approx(1.4)
 
 
 def test_a_device_that_prompts_keep_busy_takes_as_long_for_a_node() -> None:
     model = CostModel()
     for seconds in (0.9, 0.5, 0.5, 0.5):  # the device warms up in the first pass
-        model.observe_first(2, 50, seconds)
-        model.observe(2, 0, 0.1)
-    assert model.budget(2, 32, is_first=True).costs[10] == pytest.approx(1 + 10 * 2 * 0.004 / 0.1, rel=0.1)
-    assert model.budget(2, 32).costs[10] == pytest.approx(1 + 10 * 2 * 0.004 / 0.1, rel=0.1), "not 0.02 a row"
+        model.observe_first(100, seconds)
+        model.observe(2, 0.1)
+    assert model.budget(2, 32, is_first=True).shared[10] == pytest.approx(1 + 10 * 0.004 / 0.1, rel=0.1)
+    assert model.budget(2, 32).shared[10] == pytest.approx(1 + 10 * 0.004 / 0.1, rel=0.1), "not 0.02"
     for _ in range(30):
-        model.observe_first(2, 50, 0.1)  # an idle device, which a plain pass does not use fully either
-    assert model.budget(2, 32, is_first=True).costs[10] <= 1.2
+        model.observe_first(100, 0.1)  # an idle device, which a plain pass does not use fully either
+    assert model.budget(2, 32, is_first=True).shared[20] <= 1.2
 
 
-def test_what_is_assumed_for_many_rows_follows_from_first_passes() -> None:
+def test_a_pass_costs_what_its_tokens_do_whichever_rows_they_are_of() -> None:
     model = CostModel()
-    assert model.budget(32, 8).costs[8] == pytest.approx(1 + 8 * 32 * 0.02)
-    model.observe_first(32, 100, 0.032)  # 10 us a token
-    model.observe(32, 0, 0.02)
+    assert model.budget(32, 8).shared[64] == pytest.approx((1 + 95 * 0.02) / (1 + 31 * 0.02))
+    for _ in range(40):
+        for tokens in (1, 8, 16, 32, 96):
+            model.observe(tokens, 0.02 + 0.001 * tokens)
+    for rows, nodes in ((1, 15), (4, 28), (8, 24), (32, 64)):
+        expected = (20 + rows + nodes) / (20 + rows)
+        assert model.budget(rows, 31).shared[nodes] == pytest.approx(expected, rel=0.05)
+        assert model.seconds(rows) == pytest.approx(0.001 * (20 + rows), rel=0.05)
+    one, many = model.budget(1, 8), model.budget(8, 8)
+    assert one.costs == one.shared and len(many.shared) == 8 * 8 + 1
+    assert 1.0 < many.costs[8] < many.shared[64], "what the rows draft is cut again"
+
+
+def test_what_is_assumed_follows_from_first_passes() -> None:
+    model = CostModel()
+    model.observe_first(3200, 0.032)  # 10 us a token
+    model.observe(1, 0.02)
     model.learn()
-    assert model.budget(32, 8).costs[8] == pytest.approx(1 + 8 * 32 * 1.5e-5 / 0.02)
-    assert model.budget(16, 8).costs[8] == pytest.approx(1 + 8 * 16 * 1.5e-5 / 0.02), "measured for other rows"
     assert model.budget(1, 8).costs[8] == pytest.approx(1 + 8 * 1.5e-5 / 0.02)
+    assert model.budget(32, 8).shared[256] == pytest.approx((0.02 + 287 * 1.5e-5) / (0.02 + 31 * 1.5e-5))
 
 
 def test_beyond_what_was_measured_nodes_cost_what_they_did_so_far() -> None:
     model = CostModel()
     for nodes, seconds in [(0, 1.0), (4, 1.04), (0, 1.0)]:
-        model.observe(1, nodes, seconds)
+        model.observe(1 + nodes, seconds)
     model.learn()
     costs = model.budget(1, 32).costs
     slope = (costs[4] - 1) / 4
     assert 0.005 <= slope < 0.02 and costs[32] == pytest.approx(1 + 32 * slope)
 
 
-def test_prompts_are_read_in_as_many_calls_as_take_least_time() -> None:
-    model = CostModel()
-    assert model.split_first([1, 1000]) == [2], "nothing was measured"
-    model.observe_first(4, 250, 1.1)  # 1 ms per token, beyond the fixed cost of a call
-    assert model.split_first([1, 1000]) == [2], "nor what a call costs"
-    model.observe(4, 0, 0.1)
-    assert model.split_first([10, 10, 10, 100, 100]) == [3, 2]
-    assert model.split_first([10, 20, 30, 40]) == [4], "60 ms of filling up are less than a call"
-    assert model.split_first([10] * 30 + [15] * 30) == [30, 30]
-    assert model.split_first([7]) == [1]
-    for _ in range(20):
-        model.observe_first(1, 40, 0.1)  # as long as a call without prompts
-    assert model.split_first([10, 10, 10, 100, 100]) == [5]
-
-
 def test_costs_lag_behind_by_one_pass() -> None:
     late, early = CostModel(), CostModel()
     for model in (late, early):
-        model.observe(1, 0, 0.1)  # the first measurement counts at once
+        model.observe(1, 0.1)  # the first measurement counts at once
     assert late.seconds(1) == early.seconds(1) == pytest.approx(0.1)
     for nodes, seconds in [(2, 0.15), (0, 0.12), (2, 0.11)]:
         before = late.budget(1, 8)
         for model in (late, early):
-            model.observe(1, nodes, seconds)
+            model.observe(1 + nodes, seconds)
         early.learn()
         early.learn()  # has no effect
         assert late.budget(1, 8) == before != early.budget(1, 8)
@@ -146,7 +145,7 @@ def test_costs_lag_behind_by_one_pass() -> None:
 def test_a_pass_costs_what_its_budget_says(tree: DraftTree) -> None:
     model = CostModel()
     for nodes, seconds in [(0, 0.1), (2, 0.15), (0, 0.1)]:
-        model.observe(1, nodes, seconds)
+        model.observe(1 + nodes, seconds)
     model.learn()
     observed: list[tuple[float, float]] = []
 
@@ -158,7 +157,8 @@ def test_a_pass_costs_what_its_budget_says(tree: DraftTree) -> None:
     for each in (budget, budget, model.budget(1, 4, adaptive=False)):
         meter = Meter(model, (), frozenset(), Watched())
         meter.proposed = tree, 0.02
-        meter.count(tree, [], each, [len(tree)], 4)
+        extra = each.costs[len(tree)] - 1.0 if each.costs else 0.0
+        meter.count(tree, [], each, 1, extra, 4)
         assert meter.stats(1).num_allowed_nodes == 4
     first, later, free = observed
     cost = budget.costs[len(tree)] - 1.0
@@ -171,53 +171,38 @@ def test_the_prior_holds_until_calls_differ() -> None:
     prior = list(model.budget(1, 8).costs)
     assert prior[0] == 1.0 and prior == sorted(prior)
     for _ in range(30):
-        model.observe(1, 8, 0.01)
+        model.observe(9, 0.01)
     assert model.budget(1, 8).costs[8] == pytest.approx(prior[8], rel=0.05)
     assert not model.budget(1, 8, adaptive=False).costs
-    assert list(model.budget(4, 8).costs) != prior, "other batch sizes are other calls"
 
 
 def test_nodes_are_assumed_to_be_cheaper_on_a_gpu_and_free_in_exact_mode() -> None:
     found = []
     for slope in (prior_slope("cpu"), prior_slope("cuda"), prior_slope("cuda", exact=True)):
         model = CostModel(slope=slope)
-        model.observe(8, 0, 0.01)
-        found.append(model.budget(8, 32).costs[8])
-    assert found == pytest.approx([1 + 0.16 * 8, 1 + 0.02 * 8, 1.0])
+        model.observe(1, 0.01)
+        found.append(model.budget(1, 32).costs[8])
+    assert found == pytest.approx([1 + 0.02 * 8, 1 + 0.0025 * 8, 1.0])
 
 
-def test_padded_passes_are_learned_by_the_size_that_they_compute() -> None:
-    model = CostModel(padded=padded_size)
+def test_padded_passes_cost_what_they_compute() -> None:
+    model = CostModel(slope=prior_slope("cuda"))
     for _ in range(20):
-        for rows, nodes, seconds in ((17, 0, 1.0), (32, 0, 1.0), (20, 3, 1.2), (19, 6, 1.5), (4, 0, 0.5), (3, 8, 0.6)):
-            model.observe(rows, nodes, seconds)
-    found = [1.0, *[1.2] * 4, *[1.5] * 4]
+        for rows, nodes, seconds in ((32, 0, 1.0), (32, 3, 1.2), (32, 6, 1.5), (4, 0, 0.85), (4, 8, 1.02)):
+            model.observe(padded_tokens(rows, nodes), seconds)
     for rows in (17, 24, 32):
-        assert model.seconds(rows) == pytest.approx(1.0, rel=0.05)
-        assert model.budget(rows, 8).costs == pytest.approx(found, rel=0.05)
-        assert model.budget(rows, 8).seconds == pytest.approx(1.0 / rows, rel=0.05)
-    assert model.budget(3, 4).costs == pytest.approx([1.0, *[1.2] * 4], rel=0.05)  # of four rows
-    fewer, more = model.budget(32, 40).costs, model.budget(32, 300).costs
+        budget = model.budget(rows, 8, partial(padded_tokens, rows))
+        assert budget.costs == pytest.approx([1.0, *[1.2] * 4, *[1.5] * 4], rel=0.05) and not budget.shared
+        assert model.seconds(padded_tokens(rows, 0)) == pytest.approx(1.0, rel=0.05)
+        assert budget.seconds == pytest.approx(1.0 / rows, rel=0.05)
+    assert model.budget(3, 4, partial(padded_tokens, 3)).costs == pytest.approx([1.0, *[1.2] * 4], rel=0.05)
+    fewer, more = (model.budget(32, most, partial(padded_tokens, 32)).costs for most in (40, 300))
     assert len(fewer) == 41 and len(more) == 301 and fewer == more[:41]
 
 
-def test_numbers_of_rows_that_ran_in_larger_sizes_only_have_the_costs_of_these() -> None:
-    model = CostModel(padded=padded_size)
-    for nodes, seconds in ((0, 1.0), (8, 1.5)) * 10:
-        model.observe(4, nodes, seconds, (8, nodes))
-    model.observe(32, 0, 3.0)
-    for rows in (1, 2, 4, 8):
-        assert model.seconds(rows) == pytest.approx(1.0, rel=0.1) and set(model.measured(rows)) == {0, 8}
-        assert model.budget(rows, 4).costs == pytest.approx([1.0, *[1.5] * 4], rel=0.1)
-    model.observe(2, 0, 0.5)
-    assert model.seconds(2) == 0.5 == model.seconds(1) and model.seconds(4) == pytest.approx(1.0, rel=0.1)
-    assert model.seconds(64) == 0.0
-
-
-def test_a_pass_that_ran_in_a_larger_size_teaches_the_cost_of_that() -> None:
-    for padded, nodes in ((padded_size, 32), (None, 4)):
-        model = CostModel(padded=padded)
-        model.observe(1, 0, 1.0)
-        model.observe(1, 4, 3.0, (1, 32))
-        model.learn()
-        assert set(model.measured(1)) == {0, nodes}
+def test_tokens_beyond_the_last_knot_count_as_it() -> None:
+    model = CostModel()
+    for tokens in (1, 9000, 9000):
+        model.observe(tokens, 0.1 * min(tokens, 2))
+    model.learn()
+    assert model.seconds(1) == pytest.approx(0.1, rel=0.2) and model.seconds(9000) > model.seconds(2)

@@ -17,7 +17,7 @@ from benchmarks.speed.prompts import Case
 from benchmarks.speed.simulation import DEVICES, AlwaysWrong, Device, Outcome, simulate
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding.controller import LOSS_PER_TOKEN, MAX_IDLE_SHARE, DraftController, _record
-from copyspec.decoding.loop import PROBE_NODES, _fit, calibrated_scores, fit
+from copyspec.decoding.loop import PROBE_NODES, _fit, _fit_shared, calibrated_scores, fit
 from copyspec.decoding.stats import Stats
 from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
@@ -78,8 +78,9 @@ def test_the_first_batch_drafts_what_pays_for_all_its_rows() -> None:
         text = [rng.randrange(10, 3000) for _ in range(60)]
         output = [token if rng.random() < 0.95 else rng.randrange(10, 3000) for token in text]
         cases.append(Case([5, *text, 6], (Source(text, "edit"), Source([5, *text, 6], "prompt")), [*output, 0]))
-    plain = run(cases, DEVICES["gpu"], None, nodes=0, batch_size=16)
-    assert plain.seconds / run(cases, DEVICES["gpu"], copied, batch_size=16).seconds > 5
+    device = Device(0.02, {0: 1, 1: 1.03, 1024: 1.08, 2048: 1.15}, prefill=0.0002, draft_seconds=5e-5)
+    plain = run(cases, device, None, nodes=0, batch_size=16)
+    assert plain.seconds / run(cases, device, copied, batch_size=16).seconds > 5
 
 
 def test_wrong_drafts_become_few_and_small() -> None:
@@ -150,39 +151,73 @@ def test_the_loss_is_bounded_whatever_comes(calls: list[tuple[int, int, float, f
         assert controller.saved_passes >= -(start + LOSS_PER_TOKEN * count) - look - 1e-9
 
 
-def test_the_widest_tree_is_paid_by_all_rows() -> None:
+def test_the_widest_tree_is_paid_by_all_rows_where_passes_are_padded() -> None:
     """A draft of one row delays seven others: it pays for that row alone, but not for all eight."""
     tree = DraftTree([5, 6], [-1, 0], [0.5, 0.3], [None, None])
     costs = Budget(2, [1.0, 1.1, 1.15])
-    alone, _ = fit([DraftController()], [tree], costs)
+    alone = fit([DraftController()], [tree], costs).trees
     assert len(alone[0]) == 2
-    together, _ = fit([DraftController() for _ in range(8)], [tree, *[EMPTY] * 7], costs)
+    together = fit([DraftController() for _ in range(8)], [tree, *[EMPTY] * 7], costs).trees
     assert together == [EMPTY] * 8
-    everybody, _ = fit([DraftController() for _ in range(8)], [tree] * 8, costs)
+    everybody = fit([DraftController() for _ in range(8)], [tree] * 8, costs).trees
     assert [len(each) for each in everybody] == [2] * 8
-    assert fit([None] * 2, [tree, EMPTY], Budget(2)) == ([tree, EMPTY], 2), "without costs nothing is cut"
+    assert fit([None] * 2, [tree, EMPTY], Budget(2)) == ([tree, EMPTY], 2, 1.0), "without costs nothing is cut"
+
+
+def test_the_likeliest_nodes_of_all_rows_share_a_pass() -> None:
+    sure, unsure = DraftTree.of_chain(range(4), 0.9), DraftTree.of_chain(range(4), 0.3)
+    budget = Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4], shared=[1.0 + 0.25 * nodes for nodes in range(17)])
+    rows = [DraftController(6.0) for _ in range(4)]
+    trees, limit, cost = fit(rows, [unsure, sure, EMPTY, unsure], budget)
+    assert [len(tree) for tree in trees] == [0, 0, 0, 0] and limit == 4 and cost == 1.0, "a node costs a token of each"
+    budget = replace(budget, shared=[1.0 + 0.15 * nodes for nodes in range(17)])
+    trees, limit, cost = fit(rows, [unsure, sure, EMPTY, unsure], budget)
+    assert [len(tree) for tree in trees] == [0, 3, 0, 0] and cost == pytest.approx(1.45)
+    poor = [DraftController(0.2) for _ in range(4)]
+    trees, _, cost = fit(poor, [sure] * 4, budget)
+    assert sum(map(len, trees)) == 1 and 4 * (cost - 1.0) <= 4 * 0.2
+
+
+@given(
+    st.lists(st.lists(st.floats(0.0, 1.0), max_size=6), min_size=1, max_size=5),
+    st.lists(st.floats(0.0, 0.6), min_size=30, max_size=30),
+    st.floats(0.0, 8.0),
+)
+def test_no_other_number_of_nodes_gives_more(chances: list[list[float]], steps: list[float], allowed: float) -> None:
+    paths = [_falling(each) for each in chances]
+    drafts = [None if not path else (list(range(-1, len(path) - 1)), path, 1.0, len(path)) for path in paths]
+    costs, rows = [1.0, *itertools.accumulate(steps, initial=1.0)], len(chances)
+    count, orders = _fit_shared(drafts, costs, allowed)
+    worth = sorted(itertools.chain.from_iterable(paths), reverse=True)
+    rates = [(rows + sum(worth[:n])) / costs[n] for n in range(len(worth) + 1) if rows * (costs[n] - 1.0) <= allowed]
+    assert sum(map(len, orders)) == count and (rows + sum(worth[:count])) / costs[count] == pytest.approx(max(rates))
+    assert all(order == list(range(len(order))) or len(set(order)) == len(order) for order in orders)
+
+
+def _falling(chances: Sequence[float]) -> list[float]:
+    return list(itertools.accumulate(chances, lambda path, chance: path * chance))
 
 
 def test_a_tree_is_cut_to_its_likeliest_nodes_and_what_is_left_allows() -> None:
     tree = DraftTree([5, 6, 7, 8], [-1, 0, -1, 2], [0.6, 0.1, 0.3, 0.25], [None] * 4)
-    (cut,), allowed = fit([DraftController(0.25)], [tree], Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4]))
+    (cut,), allowed, _ = fit([DraftController(0.25)], [tree], Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4]))
     assert (list(cut.tokens), list(cut.parents), allowed) == ([5, 7], [-1, -1], 2)
-    assert fit([DraftController(0.05)], [tree], Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4])) == ([EMPTY], 0)
+    assert fit([DraftController(0.05)], [tree], Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4])) == ([EMPTY], 0, 1.0)
 
 
 def test_where_passes_are_padded_the_least_draft_may_overdraw_the_allowance() -> None:
     tree = DraftTree(range(8), range(-1, 7), [0.9] * 8, [None] * 8)
     costs = Budget(8, [1.0, *[1.3] * 4, *[1.7] * 4])
     for allowance, size in ((0.1, 4), (0.0, 0), (0.4, 4), (0.8, 8)):
-        (cut,), allowed = fit([DraftController(allowance)], [tree], costs)
+        (cut,), allowed, _ = fit([DraftController(allowance)], [tree], costs)
         assert len(cut) == allowed == size
     rows = [DraftController(0.1) for _ in range(8)]
-    one, _ = fit(rows, [tree, *[EMPTY] * 7], costs)
+    one = fit(rows, [tree, *[EMPTY] * 7], costs).trees
     assert one == [EMPTY] * 8, "one row would have to pay for eight"
-    everybody, _ = fit(rows, [tree] * 8, costs)
+    everybody = fit(rows, [tree] * 8, costs).trees
     assert [len(each) for each in everybody] == [4] * 8
-    assert fit(rows[:1], [tree], Budget(8, [1.0, *[1.7] * 8])) == ([EMPTY], 0), "more than OVERDRAFT"
-    assert fit(rows[:1], [tree], Budget(2, [1.0, 1.3, 1.4])) == ([EMPTY], 0), "not padded"
+    assert fit(rows[:1], [tree], Budget(8, [1.0, *[1.7] * 8])) == ([EMPTY], 0, 1.0), "more than OVERDRAFT"
+    assert fit(rows[:1], [tree], Budget(2, [1.0, 1.3, 1.4])) == ([EMPTY], 0, 1.0), "not padded"
 
 
 def test_claims_are_weighed_by_the_record() -> None:
@@ -192,7 +227,7 @@ def test_claims_are_weighed_by_the_record() -> None:
         controller.observe(tree, tree, [], 0.1, 0.0)
     assert controller.calibration < 0.2
     assert controller.is_probe, "a probe uses the drafter's raw scores"
-    (probe,), _ = fit([controller], [DraftTree(range(8), range(-1, 7), [0.9] * 8, [None] * 8)], Budget(8, [1.0] * 9))
+    (probe,), *_ = fit([controller], [DraftTree(range(8), range(-1, 7), [0.9] * 8, [None] * 8)], Budget(8, [1.0] * 9))
     assert len(probe) <= PROBE_NODES
     controller.observe(tree, tree, [0, 1], 0.0, 0.0)
     worth = calibrated_scores(tree.parents, tree.scores, controller.calibration)
@@ -230,7 +265,7 @@ def test_first_drafts_are_weighed_by_those_of_earlier_rows() -> None:
             costs.finish(0.0, first_draft)
         assert costs.trust == pytest.approx(trust, abs=0.05)
     tree, budget = DraftTree.of_chain(range(8), 0.9), Budget(8, [1.0 + 0.2 * n for n in range(9)])
-    sizes = [len(fit([DraftController(6.0, trust=trust)], [tree], budget)[0][0]) for trust in (1.0, 0.5, 0.1)]
+    sizes = [len(fit([DraftController(6.0, trust=trust)], [tree], budget).trees[0]) for trust in (1.0, 0.5, 0.1)]
     assert sizes[0] > sizes[1] > sizes[2] == 0
 
 
@@ -297,6 +332,7 @@ def test_fit_in_c_equals_python(
     widest = max(len(parents) for (parents, _), *_ in rows)
     arguments = given_drafts, costs, widest, 24, allowed
     assert COMPILED.fit(*arguments) == _fit(*arguments)
+    assert COMPILED.fit_shared(given_drafts, costs, allowed) == _fit_shared(given_drafts, costs, allowed)
 
 
 @pytest.mark.skipif(COMPILED is None, reason="compares the compiled functions")
@@ -327,8 +363,15 @@ def test_c_refuses_what_does_not_fit() -> None:
     ]:
         with pytest.raises(ValueError, match="do not fit"):
             COMPILED.fit(drafts_, costs_, widest, limit, 1.0)
+    for draft in (([0, 1], [0.9, 0.8], 1.0, 2), ([-1, 0], [0.9], 1.0, 2), ([-1, 0], [0.9, 0.8], 1.0, 3)):
+        with pytest.raises(ValueError, match="do not fit"):
+            COMPILED.fit_shared([draft, None, chain], costs, 1.0)
+    with pytest.raises(ValueError, match="do not fit"):
+        COMPILED.fit_shared([chain], [], 1.0)
     for parents, scores, path in [([0], [0.5], []), ([-1], [], []), ([-1], [0.5], [1]), ([-1], [0.5], [-1])]:
         with pytest.raises(ValueError, match="do not fit"):
             COMPILED.record(parents, scores, path, 0.9, 1.0, 1.0)
     with pytest.raises(TypeError):
         COMPILED.fit([([-1], ["x"], 1.0, 1)], costs, 1, 4, 1.0)
+    with pytest.raises(TypeError):
+        COMPILED.fit_shared([[-1]], costs, 1.0)

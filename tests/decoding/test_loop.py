@@ -322,34 +322,12 @@ def test_rows_are_taken_as_others_finish() -> None:
     assert steps <= sum(lengths) - 30 + len(lengths)
 
 
-@pytest.mark.parametrize("ends_early", [False, True])
-def test_prompts_of_like_length_are_read_together(ends_early: bool) -> None:
-    target, costs = FakeTarget(VOCAB), CostModel()
-    costs.observe_first(1, 1000, 1.0)
-    costs.observe(4, 0, 0.01)
-    prompts = [[1] * length for length in (50, 2, 40, 3, 48)]
-    expected = [greedy_reference(target, prompt, 12, frozenset()) for prompt in prompts]
-    requests = [Request(prompt, 12, SamplingOptions()) for prompt in prompts]
-    for request in requests:
-        with_script(request, [0] * 12)
-    steps = decode(target, requests, DecodeSettings(batch_size=8), costs)
-    first = next(steps)
-    assert [output.row for output in first] == [1, 3]
-    if ends_early:
-        steps.close()
-    found: list[list[int]] = [[] for _ in prompts]
-    for output in [*first, *(output for step in steps for output in step)]:
-        found[output.row] += output.tokens
-    assert ends_early or found == expected
-    assert len(target.sessions) == 2 - ends_early and all(session.closed for session in target.sessions)
-
-
 def test_nothing_is_learned_from_passes_that_are_not_representative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeSession, "is_settled", False)
     costs = CostModel()
     for _ in decode(FakeTarget(VOCAB), [Request([1] * 40, 12, SamplingOptions())], cost_model=costs):
         pass
-    assert costs.seconds(1) == 0.0 and not any(costs._first)
+    assert costs.seconds(1) == 0.0 and not costs._per_token
 
 
 def test_rows_that_cannot_join_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,11 +253,11 @@ def test_what_is_no_number_of_threads(bad: object) -> None:
 def test_a_pass_is_compared_with_what_was_expected_of_it() -> None:
     costs = CostModel(lambda: 0.0)
     assert costs.take_ratio() is None
-    costs.observe(1, 0, 0.01)
+    costs.observe(1, 0.01)
     assert costs.take_ratio() is None
     for _ in range(5):
-        costs.observe(1, 0, 0.01)
-    costs.observe(1, 0, 0.08)
+        costs.observe(1, 0.01)
+    costs.observe(1, 0.08)
     assert costs.take_ratio() == pytest.approx(8.0) and costs.take_ratio() is None
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from copyspec.budget import Budget
+from copyspec.targets.scores import Scores
 from copyspec.tree import ROOT, DraftTree, Origin, check_tree
 
 DEVICE = torch.device("cpu")
@@ -60,27 +61,29 @@ class FakeSession:
         self._uncached: list[list[int]] = []
         self._trees: list[DraftTree] = []
 
+    def padded(self, nodes: int) -> None:
+        return None
+
     @property
     def lengths(self) -> Sequence[int]:
         return [len(tokens) for tokens in self.cached]
 
-    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> torch.Tensor:
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
         assert not self.closed and len(uncached) == len(trees) == len(self.cached)
         self.calls += 1
         self._uncached, self._trees = [list(ids) for ids in uncached], list(trees)
-        width = 1 + max(map(len, trees))
-        logits = torch.full((len(trees), width, self.target.vocab_size), float("nan"))
+        logits: list[torch.Tensor] = []
         for row, (ids, tree) in enumerate(zip(self._uncached, trees, strict=True)):
             check_tree(tree)
             assert ids
             prefixes = {ROOT: self.cached[row] + ids}
-            logits[row, 0] = self.target.logits(prefixes[ROOT])
+            logits.append(self.target.logits(prefixes[ROOT]))
             for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
                 prefixes[node] = [*prefixes[parent], token]
-                logits[row, 1 + node] = self.target.logits(prefixes[node])
+                logits.append(self.target.logits(prefixes[node]))
             if self.target.max_length is not None:
                 assert max(map(len, prefixes.values())) <= self.target.max_length
-        return logits
+        return Scores.of_rows(torch.stack(logits).split([1 + len(tree) for tree in trees]))
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for row, path in enumerate(paths):

@@ -32,7 +32,7 @@ def static_target(name: str = "llama", options: StaticOptions = GRAPHS) -> Stati
 
 
 def scored(session: StaticSession, token: int = 9) -> torch.Tensor:
-    logits = session.score([[token]], [EMPTY]).clone()
+    logits = session.score([[token]], [EMPTY])[0].clone()
     session.trim([session.lengths[0]])
     return logits
 

@@ -60,8 +60,8 @@ class Rows:
         if not self.target.supports_trees:
             trees = [tree.first_chain() for tree in trees]
         uncached = [sequence[cached:] for sequence, cached in zip(self.sequences, self.cached, strict=True)]
-        logits = self.session.score(uncached, trees)
-        assert logits.shape == (len(trees), 1 + max(map(len, trees)), self.target.vocab_size)
+        scores = self.session.score(uncached, trees)
+        assert len(scores) == len(trees)
         worst, paths = 0.0, []
         for row, (sequence, tree) in enumerate(zip(self.sequences, trees, strict=True)):
             levels: dict[int, list[int]] = {}  # nodes by depth: their paths are of equal length
@@ -70,7 +70,8 @@ class Rows:
             for nodes in levels.values():
                 texts = [[*sequence, *(tree.tokens[index] for index in path_to(tree, node))] for node in nodes]
                 expected = alone(self.model, self.prompts[row], texts)
-                found = logits[row, [1 + node for node in nodes]]
+                assert scores[row].shape == (1 + len(tree), self.target.vocab_size)
+                found = scores[row][[1 + node for node in nodes]]
                 assert found.isfinite().all()  # `max` would drop NaN
                 worst = max(worst, float((found - expected).abs().max()))
             paths.append(path_to(tree, self.rng.randrange(ROOT, len(tree))))

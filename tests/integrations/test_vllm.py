@@ -525,6 +525,14 @@ def test_the_middleware_moves_texts_into_xargs() -> None:
     assert server.lengths == [len(got)] and server.after == [{"type": "http.disconnect"}]
 
 
+def test_the_middleware_turns_drafts_off_for_one_request() -> None:
+    body = {"model": "m", "prediction": "a", "drafts": False}
+    status, got = post(Server(), body)
+    assert status == 200 and json.loads(got) == {"model": "m", "vllm_xargs": {EDIT_SOURCE: "a", "copyspec_drafts": 0}}
+    assert post(Server(), body | {"drafts": "no"})[0] == 400
+    assert json.loads(post(Server(), {"drafts": True})[1]) == {"vllm_xargs": {"copyspec_drafts": 1}}
+
+
 def nested(depth: int, before: str = "[", after: str = "]") -> bytes:
     return (before * depth + "1" + after * depth).encode()
 

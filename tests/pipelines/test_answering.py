@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import copyspec
 from copyspec.pipelines import DocumentAnswers, best_passage
-from copyspec.pipelines.rag import answering
+from copyspec.pipelines.models import LocalModel
 from copyspec.pipelines.rag.citing import Settling, citations
 from copyspec.pipelines.rag.finding import extent, rarity_in, stems_of, units, widened
 from copyspec.pipelines.rag.question_terms import FIRST_BONUS, TermRarity, answer_bonus, asked_terms, commonness
@@ -455,11 +455,11 @@ def test_sentences_are_found_in_linear_time(text: str) -> None:
 def test_as_many_passages_are_shown_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
-    def fits(engine: object, prompt: str, *, chat: object) -> bool:
+    def fits(model: object, prompt: str) -> bool:
         tried.append(prompt)
         return len(prompt) < 2_000
 
-    monkeypatch.setattr(answering, "fits", fits)
+    monkeypatch.setattr(LocalModel, "fits", fits)
     engine = Writing("No answer.")
     texts = [f"The kettle number {number} boils at noon." for number in range(100, 200)]
     list(DocumentAnswers(texts, model=engine, k=100).stream("When does the kettle boil?"))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ from copyspec.pipelines.rag.quoting import is_near
 from copyspec.targets.prefixes import BLOCK_TOKENS
 from pipelines.instructions import fill
 from pipelines.models import wants_chat
+from tests.helpers.fake_server import Sent, completion, fake_server
 from tests.helpers.tiny import tiny_engine, tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -65,26 +67,52 @@ def _result(text: str) -> Result:
     return Result(text, (1, 2), "length" if cut else "stop", None, prompt_tokens=3, stats=Stats())
 
 
-def test_corrections_come_in_order_and_keep_the_white_space(
-    engine: copyspec.Engine, calls: list[dict[str, object]]
-) -> None:
-    corrections = GECPipeline(engine)(["one", "  two\n", "", " \n\t", "three\u2028"])
+@dataclass
+class Asked:
+    """A model that answers each prompt with its text in upper case, and what it was asked: prompt and edited text."""
+
+    model: copyspec.Engine | copyspec.Remote
+    calls: Callable[[], list[tuple[str, str]]]
+
+
+@pytest.fixture(params=["here", "behind a URL"])
+def asked(request: pytest.FixtureRequest) -> Iterator[Asked]:
+    """The same for a model in this process and one behind a URL."""
+    if request.param == "here":
+        calls: list[dict[str, object]] = request.getfixturevalue("calls")
+        engine: copyspec.Engine = request.getfixturevalue("engine")
+        yield Asked(engine, lambda: [(str(each["prompt"]), str(each["edit_source"])) for each in calls])
+        assert all(call["chat"] is True for call in calls)
+        return
+    pytest.importorskip("openai")
+
+    def reply(body: dict[str, Any]) -> Sent:
+        text = body["messages"][-1]["content"].rpartition(": ")[2].upper()
+        return Sent(completion(text, finish="length" if "CUT" in text else "stop"))
+
+    card = {"id": "m", "owned_by": "copyspec", "max_model_len": 1024}
+    with fake_server(reply, [card]) as server, copyspec.remote(server.url) as remote:
+        yield Asked(remote, lambda: [(each["messages"][-1]["content"], each["edit_source"]) for each in server.bodies])
+
+
+def test_corrections_come_in_order_and_keep_the_white_space(asked: Asked) -> None:
+    corrections = GECPipeline(asked.model)(["one", "  two\n", "", " \n\t", "three\u2028"])
     assert [c.text for c in corrections] == ["ONE", "  TWO\n", "", " \n\t", "THREE\u2028"]
     assert [c.changed for c in corrections] == [True, True, False, False, True]
     assert corrections[2].result is None and corrections[2].is_complete
-    assert sorted(str(call["edit_source"]) for call in calls) == ["one", "three", "two"]
-    assert all(call["prompt"] == f"Correct the grammar: {call['edit_source']}" for call in calls)
-    assert all(call["chat"] is True for call in calls)
+    assert sorted(source for _, source in asked.calls()) == ["one", "three", "two"]
+    assert all(prompt == f"Correct the grammar: {source}" for prompt, source in asked.calls())
 
 
-def test_one_text_gives_one_correction(engine: copyspec.Engine, calls: list[dict[str, object]]) -> None:
-    assert GECPipeline(engine, instruction="Fix: {text}")("one").text == "ONE"
-    assert calls[0]["prompt"] == "Fix: one"
+def test_one_text_gives_one_correction(asked: Asked) -> None:
+    assert GECPipeline(asked.model, instruction="Fix: {text}")("one").text == "ONE"
+    assert asked.calls()[0][0] == "Fix: one"
 
 
-def test_an_output_that_was_cut_keeps_the_source(engine: copyspec.Engine, calls: list[dict[str, object]]) -> None:
-    cut = GECPipeline(engine)("a cut text")
+def test_an_output_that_was_cut_keeps_the_source(asked: Asked) -> None:
+    cut = GECPipeline(asked.model)("a cut text")
     assert (cut.text, cut.changed, cut.is_complete) == ("a cut text", False, False)
+    assert [each.reason for each in cut.refused] == ["cut"]
 
 
 def test_an_output_that_time_has_cut_says_so() -> None:
@@ -101,10 +129,10 @@ def test_a_list_with_something_else_in_it_names_it(engine: copyspec.Engine) -> N
         GECPipeline(engine)(["abc", 5])  # type: ignore[list-item]
 
 
-def test_a_text_longer_than_the_context_is_split(engine: copyspec.Engine, calls: list[dict[str, object]]) -> None:
-    corrected = GECPipeline(engine, guards=GuardOptions(max_edit_ratio=1))("He go. " * 400)
+def test_a_text_longer_than_the_context_is_split(asked: Asked) -> None:
+    corrected = GECPipeline(asked.model, guards=GuardOptions(max_edit_ratio=1))("He go. " * 400)
     assert corrected.text == "HE GO. " * 400
-    assert all(len(str(call["edit_source"])) < 1000 for call in calls) and len(corrected.results) == len(calls)
+    assert all(len(source) < 1000 for _, source in asked.calls()) and len(corrected.results) == len(asked.calls())
     assert corrected.is_complete and corrected.fits
 
 

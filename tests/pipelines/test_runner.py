@@ -31,8 +31,8 @@ from copyspec.pipelines import (
 )
 from copyspec.pipelines.editing import runner as runner_module
 from copyspec.pipelines.editing.journal import Journal
-from copyspec.pipelines.editing.model_corrector import ENCODER_INSTRUCTION, fingerprint, instruction_for
 from copyspec.pipelines.edits.diff import apply
+from copyspec.pipelines.models import ENCODER_INSTRUCTION, engine_in, fingerprint, instruction_for
 from tests.helpers.models import tiny
 from tests.helpers.own_generate import generated_each
 from tests.helpers.texts import bart, byte_level, llama, sentencepiece_like
@@ -288,7 +288,7 @@ def test_t5_corrections_equal_generate(batch_size: int) -> None:
 
 def check_against_generate(corrector: ModelCorrector, texts: list[str]) -> None:
     """Check that copied corrections have the tokens of `model.generate`, text by text."""
-    engine = corrector.engine
+    engine = engine_in(corrector.model)
     asked: list[str] = []
 
     def noted() -> Iterator[str]:
@@ -345,8 +345,8 @@ def test_the_source_is_what_the_output_is_expected_to_follow(monkeypatch: pytest
 
 def test_characters_that_a_vocabulary_lacks_are_known_to_be_lost() -> None:
     engine = copyspec.Engine(bart(len(sentencepiece_like())), sentencepiece_like(), name="bart")
-    assert ModelCorrector(engine)._lost("the {cat} sat~") == "{}~"
-    assert ModelCorrector(tiny_engine())._lost("the {cat} sat~") == ""
+    assert ModelCorrector(engine).model.lost("the {cat} sat~") == "{}~"
+    assert ModelCorrector(tiny_engine()).model.lost("the {cat} sat~") == ""
 
 
 def test_models_are_told_apart_by_their_weights() -> None:

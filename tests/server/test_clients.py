@@ -7,7 +7,6 @@ import contextlib
 import http.client
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -20,35 +19,13 @@ from langchain_core.prompts import ChatPromptTemplate
 
 from copyspec.pipelines.langchain import with_references
 from copyspec.server.asgi import Rest
-from copyspec.server.endpoints import Server
-from copyspec.server.listening import address_of, is_local, listen, uvicorn_server
-from copyspec.server.settings import ServerSettings
+from copyspec.server.listening import listen
+from tests.helpers.served import KEY, serving
 
 if TYPE_CHECKING:
     from copyspec import Engine
 
 MESSAGES: Any = [{"role": "user", "content": "The cat sat on the mat."}]
-KEY = "secret"
-
-
-@contextlib.contextmanager
-def serving(engine: Engine, *, stop_seconds: float = 2, **settings: Any) -> Iterator[str]:
-    """Yield the address of a running server."""
-    bound = listen("127.0.0.1", 0, 5.0)
-    assert is_local(bound)
-    server = Server(engine, ServerSettings(names=("tiny",), api_key=KEY, **settings))
-    server.warm_up()
-    running = uvicorn_server(server, stop_seconds=stop_seconds)
-    thread = threading.Thread(target=running.run, kwargs={"sockets": [bound]})
-    thread.start()
-    try:
-        yield address_of(bound)
-    finally:
-        running.should_exit = True
-        thread.join(20)
-        bound.close()
-        engine.scheduler.max_waiting = None
-        assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
-"""Sessions on devices that plan kernels per attention shape, such as CUDA: few shapes, and no copies of grouped keys.
-
-They run on a CPU that is treated as such a device."""
+"""What passes on a GPU cost, counted on other devices: few shapes of attention, no copies of grouped keys, and one copy
+from the host."""
 
 from __future__ import annotations
 
@@ -14,20 +13,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from copyspec.static_options import StaticOptions
 from copyspec.targets import facts, wrap
-from copyspec.targets.causal import TreeSession
-from copyspec.targets.hooks.states import LAST
 from copyspec.tree import DraftTree
 from tests.helpers import models
-from tests.helpers.trees import Rows
-from tests.targets.static.test_static_equal import LENGTHS, expected_of, run
 
 EAGER = StaticOptions(use="never")
 TREE = DraftTree([20, 21, 22, 23], [-1, 0, -1, 2], [0.5] * 4, [None] * 4)
-
-
-@pytest.fixture
-def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "prefers_few_shapes", lambda device: True)
 
 
 class Operators(TorchDispatchMode):
@@ -50,45 +40,10 @@ class Operators(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3_text", "gpt2", "falcon", "bloom", "mpt", "llama4_text"])
-@pytest.mark.usefixtures("few_shapes")
-def test_equal_to_generate(name: str) -> None:
-    model = models.tiny(name)
-    expected = expected_of(model, LENGTHS if name == "llama" else (14, 30))
-    outputs, stats = run(model, EAGER, expected)
-    assert outputs == expected and {each.runner for each in stats} == {"eager"}
-
-
-@pytest.mark.usefixtures("few_shapes")
-def test_nodes_equal_paths_alone() -> None:
-    model = models.tiny("llama")
-    rows = Rows(model, wrap(model), (11, 4, 17))
-    for _ in range(3):
-        assert rows.step() < 1e-5
-    rows.select([2, 0])
-    joining = Rows(model, wrap(model), (20, 3), seed=7)
-    assert joining.step() < 1e-5
-    rows.join(joining)
-    for sizes in [(0, 3, 6, 9), (0,), (40,), (0,)]:
-        assert rows.step(sizes) < 1e-5
-    rows.session.close()
-
-
-@pytest.mark.usefixtures("few_shapes")
-def test_slots_for_which_mpt_has_no_bias() -> None:
-    """It has biases for 512 positions, the longest text, but passes attend to 1,024 slots."""
-    model = models.tiny("mpt")
-    rows = Rows(model, wrap(model), (470,))
-    assert rows.step((40,)) < 1e-4 and rows.step((0,)) < 1e-4
-    rows.session.close()
-
-
-@pytest.mark.parametrize("options", [EAGER, StaticOptions(use="always")], ids=["eager", "static"])
-@pytest.mark.usefixtures("few_shapes")
-def test_six_shapes_of_attention_in_500_tokens(options: StaticOptions) -> None:
+def test_six_shapes_of_attention_in_500_tokens() -> None:
     """Trees of any size up to 32 nodes, prompts of two hundred tokens, a single row: each new shape is a new plan."""
     model = models.tiny("llama", max_position_embeddings=1024, num_hidden_layers=1)
-    target = wrap(model, static=options)
+    target = wrap(model, static=StaticOptions(use="always"))
     prompt = models.random_ids(200, seed=1)
     session = target.open([prompt], 500)
     chain, length = list(prompt), 0
@@ -124,29 +79,13 @@ def test_keys_of_grouped_heads_are_not_copied(
     session = wrap(large, static=options).open([prompt], 100)
     session.score([prompt], [TREE])
     session.keep([[0, 1]])
-    with Operators(keys=1024) as seen:
-        logits = session.score([[9]], [TREE])
-    assert logits.shape == (1, 5, 1024) and logits.device.type == "meta"
-    assert seen.shapes == [(group * 9, 1024)] * 2
-    assert seen.cloned == (0 if group > 1 else 2 * 2 * 32 * 1024 * 128 * 2)
+    tokens, slots = (5, 700 + 2 + 5) if options is EAGER else (9, 1024)
+    with Operators(keys=slots) as seen:
+        logits = session.score([[9]], [TREE])[0]
+    assert logits.shape == (5, 1024) and logits.device.type == "meta"
+    assert seen.shapes == [(group * tokens, slots)] * 2
+    assert seen.cloned == (0 if group > 1 else 2 * 2 * 32 * slots * 128 * 2)
     session.close()
-
-
-def test_states_of_the_scored_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, chains = models.tiny("llama"), [[5, 6, 7], [8]]
-    trees = [TREE, DraftTree()]
-    found = []
-    for few in (False, True):
-        monkeypatch.setattr(facts, "prefers_few_shapes", lambda device, few=few: few)
-        session = wrap(model).open(chains)
-        assert isinstance(session, TreeSession)
-        logits, states = session.score_with_states(chains, trees)
-        assert states is not None
-        rows = [each[LAST][-1 - len(tree) :] for each, tree in zip(states, trees, strict=True)]
-        found.append([logits[0], logits[1, :1], *rows])
-        session.close()
-    for usual, padded in zip(*found, strict=True):
-        torch.testing.assert_close(usual, padded, atol=1e-5, rtol=1e-5)
 
 
 def test_only_the_packed_pass_comes_from_the_host_at_7b() -> None:
@@ -169,8 +108,8 @@ def test_only_the_packed_pass_comes_from_the_host_at_7b() -> None:
             return out
 
     with Copies():
-        logits = session.score([[9]], [TREE])
-    assert logits.shape == (1, 5, 32000) and copies == [("aten::copy_", (6, 1, 9))]
+        logits = session.score([[9]], [TREE])[0]
+    assert logits.shape == (5, 32000) and copies == [("aten::copy_", (6, 1, 9))]
     session.close()
     assert anatomy(model) == before
 

@@ -20,6 +20,7 @@ from copyspec.targets.base import Target
 from copyspec.targets.hooks import llama_layers
 from copyspec.targets.layers import FastLayer
 from copyspec.targets.linears import instructions
+from copyspec.targets.scores import Scores
 from copyspec.tree import DraftTree
 from tests.helpers.decoded import decoded as decoded_requests
 from tests.helpers.fakes import ScriptedDrafter
@@ -86,12 +87,11 @@ def decoded(target: Target, seed: int, rows: int) -> list[torch.Tensor]:
     drawn = random.Random(seed)
     prompts = [[drawn.randrange(VOCAB) for _ in range(drawn.randint(1, 50))] for _ in range(rows)]
     session = target.open(prompts, 64)
-    found = [session.score(prompts, [DraftTree()] * rows)[:, 0]]
+    found = [*session.score(prompts, [DraftTree()] * rows)]
     session.keep([[]] * rows)
     for size in (0, 5, 1, 30, 0, 12):
         trees = [tree(drawn, drawn.randint(size // 2, size)) for _ in range(rows)]
-        logits = session.score([[drawn.randrange(VOCAB)] for _ in range(rows)], trees)
-        found += [row[: 1 + len(each)] for row, each in zip(logits, trees, strict=True)]  # without padding
+        found += session.score([[drawn.randrange(VOCAB)] for _ in range(rows)], trees)
         session.keep([path(drawn, each) for each in trees])
     session.close()
     return found
@@ -145,7 +145,7 @@ def test_padding_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(linears, "_product", counted)
 
-    def scored() -> torch.Tensor:
+    def scored() -> Scores:
         session = wrap(made).open([[row + 1, 2, 3] for row in range(8)], 64)
         session.score([[row + 1, 2, 3] for row in range(8)], [DraftTree()] * 8)
         session.keep([[]] * 8)
@@ -155,11 +155,11 @@ def test_padding_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     ours = scored()
     drafted = len(drafts[0])
-    assert len(runs) == 2 and multiplied == [8 + drafted] and not ours[1:, 1 : 1 + drafted].any()  # the head's rows
+    assert len(runs) == 2 and multiplied == [8 + drafted]  # the head's rows
     monkeypatch.setattr(linears, "llama_layers", lambda model: ())
     theirs = scored()
-    assert not runs and theirs[1:, 1 : 1 + drafted].any()
-    check_equal([ours[0], ours[:, 0]], [theirs[0], theirs[:, 0]])
+    assert not runs
+    check_equal([*ours], [*theirs])
 
 
 @pytest.mark.parametrize("lengths", [(300,), (128, 129), (150, 3, 130)])
@@ -397,37 +397,35 @@ def test_outputs_equal_plain_generation() -> None:
         picked = session.score(
             [chain], [DraftTree(draft, range(-1, len(draft) - 1), [0.5] * len(draft), [None] * len(draft))]
         )
-        tokens, accepted = [int(picked[0, 0].argmax())], list[int]()
+        tokens, accepted = [int(picked[0][0].argmax())], list[int]()
         for node, token in enumerate(draft):
             if token != tokens[-1]:
                 break
             accepted.append(node)
-            tokens.append(int(picked[0, node + 1].argmax()))
+            tokens.append(int(picked[0][node + 1].argmax()))
         session.keep([accepted])
         output, chain = output + tokens, tokens[-1:]
     assert output[:24] == expected
 
 
 def arguments() -> dict[str, object]:
-    """Good arguments of `_linear.layer`, by name: two columns of one row, after three slots."""
+    """Good arguments of `_linear.layer`, by name: two tokens of one row, after three slots."""
     f, rows, hidden, inner, heads, key_heads, size, capacity = np.float32, 2, 32, 64, 4, 2, 16, 64
     x, y = np.ones((rows, hidden), f), np.ones((rows, hidden), f)
     shapes = [(64, hidden), (32, hidden), (32, hidden), (hidden, 64), (inner, hidden), (inner, hidden), (hidden, inner)]
     turned = np.ones((rows, size), f)
-    cache = np.zeros((1, key_heads, capacity, size), f)
+    cache = np.zeros((key_heads, capacity, size), f)
     mask = np.zeros((rows, 5), f)
     return {
         "y": y.ctypes.data,
         "x": x.ctypes.data,
-        "batch": 1,
-        "columns": rows,
+        "tokens": rows,
         "products": tuple((np.ones(shape, f), None) for shape in shapes),
         "norms": (np.ones(hidden, f), np.ones(hidden, f), None, None),
         "sizes": (heads, key_heads, size, 1e-6),
-        "rotary": (turned.ctypes.data, turned.ctypes.data, size, False),
+        "rotary": (turned.ctypes.data, turned.ctypes.data, size),
         "scaling": 0.25,
-        "cache": (cache.ctypes.data, cache.ctypes.data, capacity, 3, 5, None),
-        "mask": (mask.ctypes.data, False),
+        "rows": np.array([[0, cache.ctypes.data, cache.ctypes.data, capacity, 3, 5, mask.ctypes.data]]),
         "threads": 1,
         "kept": (x, y, turned, cache, mask),  # alive
     }
@@ -445,6 +443,9 @@ PARTS = ("products", "norms", "sizes", "rotary")  # one argument
 def replaced(name: str, place: int, value: object) -> dict[str, object]:
     """The good arguments with one part of one replaced."""
     given = arguments()
+    if name == "rows":
+        given[name][0, place] = value  # type: ignore[index]
+        return given
     parts = list(given[name])  # type: ignore[call-overload]
     parts[place] = value
     return given | {name: tuple(parts)}
@@ -458,9 +459,9 @@ F = np.float32
     [
         ({"x": 0}, "starts at no number"),
         ({"y": 3}, "starts at no number"),
-        ({"batch": 0}, "rows"),
-        ({"columns": 1 << 40}, "rows"),
-        ({"batch": 129}, "rows"),
+        ({"tokens": 0}, "rows"),
+        ({"tokens": 1 << 40}, "rows"),
+        ({"tokens": 3}, "slots"),
         ({"threads": 0}, "threads"),
         (("products", 0, (np.ones((32, 32), F), None)), "weights"),
         (("products", 6, (np.ones((32, 32), F), None)), "weights"),
@@ -473,26 +474,26 @@ F = np.float32
         (("sizes", 2, 24), "heads"),
         (("rotary", 0, 0), "positions"),
         (("rotary", 2, 18), "positions"),
-        (("cache", 0, 0), "slots"),
-        (("cache", 2, 5), "slots"),
-        (("cache", 3, 4), "slots"),
-        (("cache", 3, -1), "slots"),
-        (("cache", 4, 64), "slots"),
-        (("cache", 5, np.array([[0, 5]])), "slots"),
-        (("cache", 5, np.array([[0, -2]])), "slots"),
-        (("cache", 5, np.array([[0, 1, 2]])), "slots"),
-        (("cache", 5, np.array([[0, 1]], np.int32)), "format 'i'"),
-        ({"mask": None, "cache": "slots"}, "masks"),
+        (("rows", 0, 1), "rows"),
+        (("rows", 0, -1), "rows"),
+        (("rows", 1, 0), "slots"),
+        (("rows", 2, 0), "slots"),
+        (("rows", 3, 5), "slots"),
+        (("rows", 3, 63), "slots"),
+        (("rows", 4, 4), "slots"),
+        (("rows", 4, -1), "slots"),
+        (("rows", 5, 64), "slots"),
+        (("rows", 5, -(2**63)), "slots"),
+        ({"rows": np.zeros((0, 7), np.int64)}, "rows"),
+        ({"rows": np.zeros((1, 6), np.int64)}, "rows"),
+        ({"rows": np.array([[0, 64, 64, 64, 3, 5, 0], [2, 64, 64, 64, 3, 4, 0]])}, "rows"),
+        ({"rows": np.array([[0, 64, 64, 64, 3, 4, 0], [0, 64, 64, 64, 3, 4, 0]])}, "rows"),
+        ({"rows": np.zeros((1, 7), np.int32)}, "format 'i'"),
     ],
 )  # fmt: skip
 def test_the_module_trusts_no_argument(given: dict[str, object] | tuple[str, int, object], message: str) -> None:
     run(linears._linear.layer, arguments())
-    if isinstance(given, tuple):
-        changed = replaced(*given)
-    elif given.get("cache") == "slots":
-        changed = replaced("cache", 5, np.array([[0, 1]])) | {"mask": None}
-    else:
-        changed = arguments() | given
+    changed = replaced(*given) if isinstance(given, tuple) else arguments() | given
     with pytest.raises(ValueError, match=message):
         run(linears._linear.layer, changed)
 
@@ -514,7 +515,7 @@ def decoded_rows(target: Target, alone: bool, chunk: int = 2048) -> list[list[to
         for chain, drafts, accepted in zip(chains, trees, paths, strict=True):
             logits = session.score([chain[row] for row in some], [drafts[row] for row in some])
             for row, each in zip(some, logits, strict=True):
-                found[row].append(each[: 1 + len(drafts[row])].clone())
+                found[row].append(each.clone())
             session.keep([accepted[row] for row in some])
         session.close()
     return found

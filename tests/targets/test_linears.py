@@ -98,7 +98,7 @@ def test_a_pass_uses_them_and_the_model_is_left_as_it_came() -> None:
     assert not any("forward" in vars(module) for module in layers)
     with torch.inference_mode():
         theirs = model(torch.tensor([[*prompt, 5, 6]])).logits[0, -3:]
-    torch.testing.assert_close(scored[0, :3], theirs, atol=1e-4, rtol=0.05)
+    torch.testing.assert_close(scored[0][:3], theirs, atol=1e-4, rtol=0.05)
 
 
 @needs_it

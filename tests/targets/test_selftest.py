@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from copyspec.targets import tree_cache, wrap
+from copyspec.targets import passes, wrap
 from copyspec.targets.base import UnsupportedModelError
-from copyspec.targets.causal import CausalTarget
-from copyspec.targets.facts import read_facts
+from copyspec.targets.causal import CausalTarget, TreeSession
+from copyspec.targets.facts import ModelFacts, read_facts
+from copyspec.targets.passes import BoolArray, IndexArray, Pass, RowCache
 from copyspec.targets.plain import PlainSession
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.selftest import sibling
 from copyspec.targets.selftest.known import KNOWN, digest
 from copyspec.targets.seq2seq import Seq2SeqTarget
-from copyspec.targets.tree_cache import Columns, TreeCache
 from tests.helpers import models
 from tests.helpers.trees import fingerprint
 
@@ -33,52 +35,63 @@ def _untested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selftest, "_findings", {})
 
 
+def seen_with(patch: pytest.MonkeyPatch, **limits: Callable[[int], int]) -> None:
+    """Change the limits of windows and chunks."""
+    right = Pass.seen
+
+    def seen(self: Pass, row: int, kind: str, facts: ModelFacts) -> BoolArray | None:
+        values = {name: getattr(facts, name) for name in limits}
+        changed = {name: limits[name](value) for name, value in values.items() if value is not None}
+        return right(self, row, kind, replace(facts, **changed))
+
+    patch.setattr(Pass, "seen", seen)
+
+
 def long_windows(patch: pytest.MonkeyPatch) -> None:
-    right = Columns.within_window
-    patch.setattr(Columns, "within_window", lambda self, window: right(self, window + 1))
+    seen_with(patch, window=lambda size: size + 1)
 
 
 def no_windows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Columns, "within_window", lambda self, window: self.visible)
+    seen_with(patch, window=lambda size: 10**9)
 
 
 def long_chunks(patch: pytest.MonkeyPatch) -> None:
-    right = Columns.within_chunk
-    patch.setattr(Columns, "within_chunk", lambda self, chunk: right(self, chunk + 1))
+    seen_with(patch, chunk=lambda size: size + 1)
 
 
-def windows_by_column(patch: pytest.MonkeyPatch) -> None:
-    """Use a key's index in the cache as its position, as GPT-Neo does."""
-    patch.setattr(
-        Columns,
-        "key_positions",
-        lambda self: torch.arange(self.visible.shape[2]).repeat(len(self.tokens), 1).numpy(),
-    )
+def windows_by_slot(patch: pytest.MonkeyPatch) -> None:
+    """Use a key's slot as its position, as GPT-Neo does."""
+
+    def slots(self: Pass, row: int) -> IndexArray:
+        return np.arange(self.ends()[row])
+
+    patch.setattr(Pass, "key_positions", slots)
 
 
 def all_nodes_seen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tree_cache, "COMPILED", None)
-    patch.setattr(tree_cache, "ancestors", lambda parents: torch.ones(len(parents), len(parents)).tril().bool().numpy())
+    patch.setattr(passes, "COMPILED", None)
+    right = passes.ancestors
+    patch.setattr(passes, "ancestors", lambda parents: (np.tri(len(parents), dtype=np.bool_), right(parents)[1]))
 
 
 def late_positions(patch: pytest.MonkeyPatch) -> None:
-    right = tree_cache.ancestors
+    right = passes.ancestors
 
-    def late(parents: Sequence[int]) -> tuple[tree_cache.BoolArray, list[int]]:
+    def late(parents: Sequence[int]) -> tuple[BoolArray, list[int]]:
         on_path, depths = right(parents)
         return on_path, [min(depth, 7) for depth in depths]
 
-    patch.setattr(tree_cache, "COMPILED", None)
-    patch.setattr(tree_cache, "ancestors", late)
+    patch.setattr(passes, "COMPILED", None)
+    patch.setattr(passes, "ancestors", late)
 
 
 def nothing_moved(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TreeCache, "move", lambda self, moves: None)
+    patch.setattr(RowCache, "move", lambda self, sources, start: None)
 
 
 def rows_mixed_up(patch: pytest.MonkeyPatch) -> None:
-    right = TreeCache.select
-    patch.setattr(TreeCache, "select", lambda self, rows: right(self, sorted(rows)))
+    right = TreeSession.select
+    patch.setattr(TreeSession, "select", lambda self, rows: right(self, sorted(rows)))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +99,7 @@ def rows_mixed_up(patch: pytest.MonkeyPatch) -> None:
     [
         ("mistral", long_windows),
         ("mistral", no_windows),
-        ("gemma2", windows_by_column),
+        ("gemma2", windows_by_slot),
         ("llama4_text", long_chunks),
         ("llama", all_nodes_seen),
         ("qwen3", late_positions),
@@ -202,3 +215,22 @@ def test_gpt_neo_is_not_verified_by_tree(caplog: pytest.LogCaptureFixture) -> No
         target = wrap(GPTNeoForCausalLM(config).eval())
     assert target.supports_drafts and not target.supports_trees
     assert "cannot verify trees" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bloom", "mamba2", "lfm2", "t5", "bart"])
+def test_any_token_may_end_or_pad_a_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the model itself, as where no sibling can be built. The reference of recurrent models is `generate`."""
+    monkeypatch.setattr(sibling, "small_config", lambda model: models.tiny("llama").config)
+    monkeypatch.setattr(sibling, "build", lambda kind, config: 1 / 0)
+    for end in (models.VOCAB_SIZE - 1, [60, 70, 80, 95]):
+        model = models.tiny(name)
+        model.generation_config.eos_token_id = end
+        model.generation_config.pad_token_id = models.VOCAB_SIZE - 2
+        assert wrap(model).supports_drafts
+
+
+@pytest.mark.parametrize("expand", [1, 2, 4])
+def test_mixers_with_heads_have_a_sibling(expand: int) -> None:
+    for heads, size in ((expand * 4, 16), (expand, 64)):
+        model = models.tiny("mamba2", hidden_size=64, expand=expand, num_heads=heads, head_dim=size, n_groups=1)
+        assert sibling.build(type(model), sibling.small_config(model)).config.hidden_size < 64

@@ -203,7 +203,7 @@ def test_a_model_may_change_its_type_between_sessions() -> None:
     target = wrap(model)
     model.to(torch.bfloat16)
     prompts = [models.random_ids(5, seed=0), models.random_ids(3, seed=1)]
-    logits = target.open(prompts).score(prompts, [random_tree(random.Random(0), 5)] * 2)
+    logits = target.open(prompts).score(prompts, [random_tree(random.Random(0), 5)] * 2).logits
     assert logits.dtype == target.facts.zero.dtype == torch.bfloat16
 
 
@@ -255,7 +255,7 @@ def test_logits_that_are_not_those_of_the_passed_tokens_are_refused() -> None:
     model = copy.deepcopy(llama(len(byte_level())))
     model.lm_head.register_forward_hook(lambda _, args, output: output[:, -1:])
     engine = copyspec.load(model, tokenizer=byte_level())
-    with pytest.raises(ValueError, match=r"forward returned logits of shape \[1, 1, 3\d\d\], but \[rows, at least"):
+    with pytest.raises(ValueError, match=r"forward returned logits of shape \[1, 1, 3\d\d\], but \[1, at least"):
         engine.generate("hello world hello world", ["hello world hello"], max_new_tokens=8)
 
 
@@ -288,7 +288,7 @@ def test_offloaded_models_have_their_drafts_scored(name: str, tmp_path: Path) ->
         session = target.open([[5, 6, 7]])
         session.score([target.start([5, 6, 7])], [tree])
         session.keep([[2]])
-        found.append(session.score([[30]], [tree]))
+        found.append(session.score([[30]], [tree]).logits)
     assert torch.equal(*found)
 
 

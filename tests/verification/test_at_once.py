@@ -15,6 +15,7 @@ from copyspec.decoding.requests import Request
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
+from copyspec.targets.scores import Scores
 from copyspec.tree import DraftTree
 from copyspec.verification import picking
 from copyspec.verification.at_once import picks_at_once
@@ -58,15 +59,16 @@ def pickers() -> list[Picker]:
 
 def test_scores_of_each_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     trees = [grown(size, size) for size in (4, 0, 9, 6, 3, 8)]
-    logits = 3 * torch.randn(8, 12, V, generator=torch.Generator().manual_seed(0))
     rows = [7, 0, 3, 1, 6, 2]  # the other rows of the batch are picked in another way
+    sizes = [1 + len(trees[rows.index(row)]) if row in rows else 2 for row in range(8)]
+    scores = Scores.of_rows(torch.randn(sum(sizes), V, generator=torch.Generator().manual_seed(0)).mul(3).split(sizes))
     alone = pickers()
     monkeypatch.setattr(picking, "penalises_at_once", lambda device: True)
     together = pickers()
     for _ in range(2):
-        found = picks_at_once(together, trees, logits, rows)
+        found = picks_at_once(together, trees, scores, rows)
         for row, tree, picks, picker in zip(rows, trees, found, alone, strict=True):
-            of_row = logits[row, : 1 + len(tree)]
+            of_row = scores[row]
             if picker.depends_on_history:
                 for node in range(-1, len(tree)):
                     path, at = [], node
@@ -104,12 +106,12 @@ def test_operators_do_not_depend_on_rows(sampling: SamplingOptions, monkeypatch:
     monkeypatch.setattr(torch.Tensor, "tolist", counted(torch.Tensor.tolist, reads))
     for rows in (1, 8, 32):
         of_rows = [Picker(sampling, [], [1, 2, 3], 20, CPU) for _ in range(rows)]
-        logits = torch.randn(rows, 9, V)
         trees = [grown(8, row) for row in range(rows)]
-        picks_at_once(of_rows, trees, logits, range(rows))  # marks the prompt's tokens, which happens only once
+        scores = Scores.of_rows(torch.randn(rows * 9, V).split([1 + len(tree) for tree in trees]))
+        picks_at_once(of_rows, trees, scores, range(rows))  # marks the prompt's tokens, which happens only once
         reads.clear()
         with Operators() as seen:
-            picks_at_once(of_rows, trees, logits, range(rows))
+            picks_at_once(of_rows, trees, scores, range(rows))
         views = ("select", "unbind", "slice", "view", "unsqueeze", "expand", "split", "detach", "split_with_sizes")
         counts.append(len([name for name in seen.names if name not in views]))
         assert len(reads) == 1 and "_local_scalar_dense" not in seen.names

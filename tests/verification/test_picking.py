@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from copyspec.options import SamplingOptions
+from copyspec.targets.scores import Scores
 from copyspec.tree import EMPTY, ROOT, DraftTree
 from copyspec.verification.at_once import picks_at_once
 from copyspec.verification.noise import gumbel
@@ -166,14 +167,14 @@ def picked(pickers: Sequence[Picker], logits: torch.Tensor, tree: DraftTree) -> 
     """Return the picks of rows that share a tree, from their logits [B, 1 + M, V]."""
     if len(pickers) == 1:
         return [picks(pickers[0], logits[0], tree)]
-    return picks_at_once(pickers, [tree] * len(pickers), logits, range(len(pickers)))
+    return picks_at_once(pickers, [tree] * len(pickers), Scores.of_rows([*logits]), range(len(pickers)))
 
 
 def picks(picker: Picker, logits: torch.Tensor, tree: DraftTree) -> Picks:
     if picker.depends_on_history:
         return picker.walk_picks(logits, tree)
     scores = picker.scores(logits, tree)
-    return ScoredPicks(scores.argmax(-1).tolist(), scores[None], 0)
+    return ScoredPicks(scores.argmax(-1).tolist(), scores)
 
 
 def processed(logits: torch.Tensor, ids: Sequence[int], sampling: SamplingOptions) -> torch.Tensor:

@@ -56,7 +56,7 @@ def step(chosen: Rule | None, picker: Picker, tree: DraftTree, root: int, room: 
         picks = picker.walk_picks(logits, tree)
     else:
         scores = picker.scores(logits, tree)
-        picks = ScoredPicks(scores.argmax(-1).tolist(), scores[None], 0)
+        picks = ScoredPicks(scores.argmax(-1).tolist(), scores)
     tokens: list[int] = []
 
     def emit(token: int, node: int) -> bool:

@@ -105,10 +105,10 @@ class Reader:
         path, tree = tuple(self._known(path)), replace(tree, tokens=self._known(tree.tokens))
         session = self._settled(path)
         uncached = [*self._tokens, *path][len(self._held) :]
-        logits = session.score([uncached], [tree])
+        scores = session.score([uncached], [tree])
         self._held += uncached
         self._scored, self.columns = tree, len(uncached) + len(tree)
-        return self._likeliest(logits[0], len(path), depths)
+        return self._likeliest(scores[0], len(path), depths)
 
     def _settled(self, path: Path) -> Session:
         """The session, its cache trimmed to a prefix of text plus path that lacks at least the last token."""

@@ -1,4 +1,4 @@
-"""HTTP middleware for vLLM: accepts OpenAI's `prediction` and copyspec's `edit_source` and `references`."""
+"""HTTP middleware for vLLM: accepts OpenAI's `prediction` and copyspec's `edit_source`, `references` and `drafts`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import json
 from typing import Any
 
-from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES, check_size, joined, texts
+from copyspec.checks import check_flag
+from copyspec.integrations.vllm.parameters import DRAFTS, EDIT_SOURCE, REFERENCES, check_size, joined, texts
 from copyspec.integrations.vllm.tokenizers import find_codec
 from copyspec.server.asgi import (
     App,
@@ -33,7 +34,7 @@ port may send one."""
 class Prediction:
     """ASGI middleware: `vllm serve MODEL --middleware copyspec.integrations.vllm.Prediction`.
 
-    It moves the three fields into `vllm_xargs`, as token ids if the server's tokenizer is found, so that nothing is
+    It moves these fields into `vllm_xargs`, as token ids if the server's tokenizer is found, so that nothing is
     encoded while a batch waits. Invalid values get status 400, and so do more than a million characters of texts. Other
     requests pass unchanged, as do those that announce more than MAX_BODY_BYTES; a longer one that does not gets 413.
     """
@@ -73,11 +74,13 @@ class Prediction:
             request = json.loads(body)
         except (ValueError, RecursionError):
             return body  # vLLM reports the error
-        if not isinstance(request, dict) or not any(request.get(field) is not None for field in FIELDS):
+        if not isinstance(request, dict) or all(request.get(field) is None for field in (*FIELDS, "drafts")):
             return body
-        given = {field: request.pop(field, None) for field in FIELDS}
+        drafts, given = request.pop("drafts", None), {field: request.pop(field, None) for field in FIELDS}
         check_size(given, given["references"])  # vLLM checks the API key after this
         found = texts(given["edit_source"], given["references"], given["prediction"])
+        if drafts is not None:
+            found[DRAFTS] = int(check_flag("drafts", drafts))
         xargs = request.get("vllm_xargs") or {}
         if not isinstance(xargs, dict):
             return body
@@ -104,7 +107,8 @@ def _encoded(codec: Codec, found: dict[str, Any]) -> dict[str, Any]:
     def ids(text: Any) -> list[int]:
         return codec.encode_copy(text, " ").ids if isinstance(text, str) else list(text)
 
-    encoded: dict[str, Any] = {EDIT_SOURCE: ids(found[EDIT_SOURCE])} if EDIT_SOURCE in found else {}
+    encoded: dict[str, Any] = {DRAFTS: found[DRAFTS]} if DRAFTS in found else {}
+    encoded |= {EDIT_SOURCE: ids(found[EDIT_SOURCE])} if EDIT_SOURCE in found else {}
     return encoded | ({REFERENCES: joined([ids(each) for each in found[REFERENCES]])} if REFERENCES in found else {})
 
 

@@ -14,6 +14,7 @@ from copyspec.text.codec import encodable
 
 EDIT_SOURCE = "copyspec_edit_source"
 REFERENCES = "copyspec_references"
+DRAFTS = "copyspec_drafts"  # 0: none for this request
 """Keys in `SamplingParams.extra_args`, and in `vllm_xargs` of HTTP bodies."""
 
 IDS_PER_CHARACTER = 4  # at most: with byte fallback, one for each byte of a character

@@ -135,7 +135,7 @@ class Proposer:
         """Go on with requests whose texts are too long for one step: at least one part of the work in each step."""
         end: float | None = None
         for row in rows:
-            while row is not None and row.drafter is None and (end is None or perf_counter() < end):
+            while row is not None and row.drafts and row.drafter is None and (end is None or perf_counter() < end):
                 end = end or perf_counter() + PREPARING_SECONDS
                 try:
                     row.prepare()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from copyspec import drafters
 from copyspec.drafters import CopyDrafter
-from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES, Text, check_ids, read_texts
+from copyspec.integrations.vllm.parameters import DRAFTS, EDIT_SOURCE, REFERENCES, Text, check_ids, read_texts
 from copyspec.sources import Source, SourceKind
 from copyspec.text.prompt_blocks import prompt_blocks
 
@@ -38,6 +38,7 @@ class RequestRow:
     prompt_length: int
     max_tokens: int | None = None
     min_tokens: int = 0
+    drafts: bool = True
     repeats: bool = False
     """Whether the request is sampled with a seed: vLLM's random stream depends on the drafts, so these must not depend
     on measured costs."""
@@ -51,6 +52,8 @@ class RequestRow:
 
     def prepare(self) -> bool:
         """Do a part of the work that the drafter still needs, if any. Returns whether it is ready."""
+        if not self.drafts:
+            return False
         if self.drafter is None and self._unprepared is None:
             self._unprepared = next(self.preparing)
         elif self.drafter is None and self._unprepared is not None and self._unprepared.prepare(SLICE):
@@ -68,7 +71,9 @@ class RequestRow:
     def follow(self, tokens: Sequence[int]) -> None:
         """Add new output tokens."""
         if tokens:
-            if self.drafter is None:
+            if not self.drafts:
+                pass
+            elif self.drafter is None:
                 self._pending += tokens
             else:
                 self.drafter.accept(tokens)
@@ -121,7 +126,10 @@ class RequestRows:
         max_tokens, min_tokens = getattr(parameters, "max_tokens", None), getattr(parameters, "min_tokens", 0)
         repeats = bool(getattr(parameters, "temperature", 0)) and getattr(parameters, "seed", None) is not None
         preparing = self._prepared(prompt, extra_args)
-        row = RequestRow(request, preparing, len(prompt), max_tokens, min_tokens or 0, repeats)
+        drafts = (extra_args or {}).get(DRAFTS) != 0
+        row = RequestRow(request, preparing, len(prompt), max_tokens, min_tokens or 0, drafts, repeats)
+        if not drafts:
+            return row
         if repeats or len(prompt) + size_of(extra_args) <= SHORT:
             while not row.prepare():
                 pass

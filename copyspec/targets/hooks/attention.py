@@ -39,6 +39,18 @@ def use_masked_attention(model: PreTrainedModel, parts: Iterable[PreTrainedConfi
         part._attn_implementation_internal = attention
 
 
+def own_implementation(part: PreTrainedConfig) -> str:
+    """The attention of a part of a model outside of passes that have swapped it."""
+    swap = _swaps.get(id(part))
+    return part._attn_implementation if swap is None else swap[1]
+
+
+def masked_implementation(model: PreTrainedModel, part: PreTrainedConfig) -> str:
+    """The attention of a part of a model in passes with masks."""
+    name = part._attn_implementation
+    return name if name in MASKED_ATTENTION else _masked(model)
+
+
 def _masked(model: PreTrainedModel) -> str:
     return "sdpa" if model._supports_sdpa else "eager"
 

@@ -48,7 +48,7 @@ def position_style(model: PreTrainedModel, arguments: frozenset[str]) -> Positio
 def positions_from_outside(
     model: PreTrainedModel, style: PositionStyle, queries: torch.Tensor, keys: torch.Tensor
 ) -> Iterator[None]:
-    """Give the model's tokens positions `queries` [B, Q], and its cached keys `keys` [B, K], during the context."""
+    """Give the model's tokens positions `queries` [1, T], and the keys `keys` [1, K], during the context."""
     with ExitStack() as changes:
         if style == "temperature":
             for attention in _tempered(model):
@@ -121,8 +121,6 @@ def _bloom_bias(decoder: nn.Module, keys: torch.Tensor) -> Callable[..., torch.T
 
 
 def _mpt_bias(decoder: nn.Module, keys: torch.Tensor) -> Callable[..., torch.Tensor]:
-    if len(keys) > 1:
-        raise ValueError(f"this model's bias is shared by the rows of a batch; it takes one row, got {len(keys)}")
     build = original(decoder, _MPT_BIAS)
 
     def bias(*args: object, **kwargs: object) -> torch.Tensor:

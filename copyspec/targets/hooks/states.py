@@ -20,19 +20,31 @@ if TYPE_CHECKING:
 class HiddenStates:
     """The hidden states of a model's last pass."""
 
-    head: torch.Tensor | None = None  # input of the output head, [B, kept, D]
-    last: torch.Tensor | None = None  # the base model's output for all tokens, [B, Q, D]
-    inner: dict[int, torch.Tensor] = field(default_factory=dict)  # inputs of the requested layers, [B, Q, D]
+    head: torch.Tensor | None = None  # input of the output head, [1, T or N, D]
+    last: torch.Tensor | None = None  # the base model's output for all tokens, [1, T, D]
+    inner: dict[int, torch.Tensor] = field(default_factory=dict)  # inputs of the requested layers, [1, T, D]
 
-    def of_pass(self) -> dict[int, torch.Tensor] | None:
-        """The states, [B, Q, D]: the output head's input under LAST, for all tokens where the base model's output
-        matches it, and the inputs of layers by their number. None if nothing was recorded."""
+    def of_rows(self, first: Sequence[int], scored: Sequence[int]) -> list[dict[int, torch.Tensor]] | None:
+        """The states of each row, whose tokens are first[r] .. first[r + 1] - 1, the last scored[r] of them scored: the
+        output head's inputs under LAST, at all tokens where the base model's output matches them, else at the scored
+        ones; and the inputs of layers by their number. None if nothing was recorded."""
         head, whole = self.head, self.last
         if head is None:
             return None
-        if whole is not None and whole.shape[::2] == head.shape[::2] and whole[:, -head.shape[1] :].equal(head):
+        ends = zip(first[1:], scored, strict=True)
+        wanted = [token for end, count in ends for token in range(end - count, end)]
+        if head.shape[1] == first[-1] != len(wanted):
+            head = head[:, wanted]
+        if whole is not None and whole.shape[::2] == head.shape[::2] and whole[:, wanted].equal(head):
             head = whole  # else the model transforms states before its head
-        return {LAST: head, **self.inner}
+        rows: list[dict[int, torch.Tensor]] = []
+        before = 0
+        for begin, end, count in zip(first, first[1:], scored, strict=False):
+            places = slice(begin, end) if head is whole else slice(before, before + count)
+            inner = {number: states[0, begin:end] for number, states in self.inner.items()}
+            rows.append({LAST: head[0, places], **inner})
+            before += count
+        return rows
 
 
 LAST = -1

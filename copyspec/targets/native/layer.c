@@ -8,12 +8,6 @@
 
 #include <string.h>
 
-/* The tokens of a pass besides padding. */
-typedef struct {
-    Py_ssize_t count, *places;       /* among batch * columns */
-    Py_ssize_t begins[MAX_ROWS + 1]; /* of the batch rows */
-} Tokens;
-
 #if HAS_KERNELS
 
 static const LayerKernel *
@@ -22,11 +16,11 @@ layer_kernel(void)
     return kernel() == &AVX512_KERNEL ? &AVX512_LAYER : &AVX2_LAYER;
 }
 
-/* The row of x that a token has. */
+/* The input of a token. */
 static const float *
-input_of(const Layer *l, Py_ssize_t row)
+input_of(const Layer *l, Py_ssize_t token)
 {
-    return l->x + l->places[row] * l->hidden;
+    return l->x + (l->before + token) * l->hidden;
 }
 
 /* Rotary position embedding of one head: the first half of the turned numbers is paired with the second. */
@@ -41,56 +35,59 @@ turn(float *head, const float *cosines, const float *sines, Py_ssize_t turned)
     }
 }
 
-/* Normalise and turn a head of the queries or keys of the token at `place`. */
+/* Normalise and turn a head of the queries or keys of a token. */
 static void
-turn_head(const Layer *l, float *head, Py_ssize_t place, const float *norm)
+turn_head(const Layer *l, float *head, Py_ssize_t token, const float *norm)
 {
     if (norm != NULL) {
         layer_kernel()->normalise(head, head, norm, l->epsilon, l->head_size);
     }
-    const Py_ssize_t at = place / l->columns * l->turned_step + place % l->columns * l->turned;
+    const Py_ssize_t at = (l->before + token) * l->turned;
     turn(head, l->cosines + at, l->sines + at, l->turned);
 }
 
-/* Turn the queries and keys of a token, and write its keys and values to the cache. */
+/* Turn the queries and keys of a token, and write its keys and values to the buffers of its row. */
 static void
-turn_row(const Layer *l, Py_ssize_t row)
+turn_token(const Layer *l, Py_ssize_t token)
 {
-    const Py_ssize_t size = l->head_size, place = l->places[row];
+    const Py_ssize_t size = l->head_size;
+    const Row *row = l->table;
+    while (row + 1 < l->table + l->batch && row[1].first <= l->before + token) {
+        row++;
+    }
+    float *keys = (float *)(uintptr_t)row->keys, *values = (float *)(uintptr_t)row->values;
+    const Py_ssize_t slot = (Py_ssize_t)(row->start - row->first) + l->before + token;
     for (Py_ssize_t head = 0; head < l->heads; head++) {
-        turn_head(l, l->queries + (row * l->heads + head) * size, place, l->norms[OF_QUERIES]);
+        turn_head(l, l->queries + (token * l->heads + head) * size, token, l->norms[OF_QUERIES]);
     }
-    const Py_ssize_t slot = l->slots != NULL ? (Py_ssize_t)l->slots[place] : l->start + place % l->columns;
     for (Py_ssize_t head = 0; head < l->key_heads; head++) {
-        const Py_ssize_t from = (row * l->key_heads + head) * size;
-        const Py_ssize_t to = ((place / l->columns * l->key_heads + head) * l->capacity + slot) * size;
-        turn_head(l, l->new_keys + from, place, l->norms[OF_KEYS]);
-        memcpy(l->keys + to, l->new_keys + from, sizeof(float) * (size_t)size);
-        memcpy(l->values + to, l->new_values + from, sizeof(float) * (size_t)size);
+        const Py_ssize_t from = (token * l->key_heads + head) * size, to = (head * row->capacity + slot) * size;
+        turn_head(l, l->new_keys + from, token, l->norms[OF_KEYS]);
+        memcpy(keys + to, l->new_keys + from, sizeof(float) * (size_t)size);
+        memcpy(values + to, l->new_values + from, sizeof(float) * (size_t)size);
     }
 }
 
-/* Blocks of MAX_QUERIES queries of one key head and batch row. */
+/* Blocks of MAX_QUERIES queries of one key head and row. */
 static Py_ssize_t
-blocks_of(const Layer *l, Py_ssize_t batch_row)
+blocks_of(const Layer *l, const Row *row)
 {
-    const Py_ssize_t tokens = l->begins[batch_row + 1] - l->begins[batch_row];
-    return (tokens * (l->heads / l->key_heads) + MAX_QUERIES - 1) / MAX_QUERIES;
+    return (count_in(l, row) * (l->heads / l->key_heads) + MAX_QUERIES - 1) / MAX_QUERIES;
 }
 
-/* A share of the attention: of the blocks of all batch rows and key heads. */
+/* A share of the attention: of the blocks of all rows and key heads. */
 static void
 attend_share(const Layer *l, Share share)
 {
     Py_ssize_t all = 0, before = 0;
-    for (Py_ssize_t row = 0; row < l->batch; row++) {
+    for (const Row *row = l->table; row < l->table + l->batch; row++) {
         all += blocks_of(l, row) * l->key_heads;
     }
     const Py_ssize_t begin = first_of(share, all), end = last_of(share, all);
     float *scores = l->scores + share.number * MAX_QUERIES * l->stride;
-    for (Py_ssize_t row = 0; row < l->batch; row++) {
+    for (const Row *row = l->table; row < l->table + l->batch; row++) {
         const Py_ssize_t blocks = blocks_of(l, row), here = blocks * l->key_heads;
-        const Py_ssize_t queries = (l->begins[row + 1] - l->begins[row]) * (l->heads / l->key_heads);
+        const Py_ssize_t queries = count_in(l, row) * (l->heads / l->key_heads);
         const Py_ssize_t last = end - before < here ? end - before : here;
         for (Py_ssize_t at = begin > before ? begin - before : 0; at < last; at++) {
             const Py_ssize_t first = at % blocks * MAX_QUERIES, rest = queries - first;
@@ -137,7 +134,7 @@ run_share(void *given)
     multiply_share(l->products + QUERY, 3, share);
     wait_in(share);
     for (Py_ssize_t row = first; row < last; row++) {
-        turn_row(l, row);
+        turn_token(l, row);
     }
     wait_in(share);
     attend_share(l, share);
@@ -164,27 +161,26 @@ run_share(void *given)
     for (Py_ssize_t row = 0; row < l->rows; row++) {
         float *sums = l->sums + row * l->hidden + own.first;
         add(sums, l->normed + row * l->hidden + own.first, own.count);
-        if (l->is_padded) {
-            float *y = l->y + l->places[row] * l->hidden + own.first;
-            memcpy(y, sums, sizeof(float) * (size_t)own.count);
-        }
     }
 }
 
 /* Lay out the scratch memory for MAX_ROWS tokens, and run the layer on so many at a time: a token attends to none after
    it. Returns -1 if out of memory. */
 static int
-run_all(Layer *l, const Tokens *tokens)
+run_all(Layer *l)
 {
-    const Py_ssize_t all = l->batch * l->columns, most = tokens->count < MAX_ROWS ? tokens->count : MAX_ROWS;
+    const Py_ssize_t most = l->tokens < MAX_ROWS ? l->tokens : MAX_ROWS;
     const size_t rows = (size_t)most, size = (size_t)l->head_size;
     const size_t queries = rows * (size_t)l->heads * size, keys = rows * (size_t)l->key_heads * size;
     const size_t hidden = rows * (size_t)l->hidden, inner = rows * (size_t)l->inner;
+    Py_ssize_t used = 0;
+    for (const Row *row = l->table; row < l->table + l->batch; row++) {
+        used = row->used > used ? (Py_ssize_t)row->used : used;
+    }
     l->threads = layer_threads(l->threads);
-    l->stride = (l->used + 15) / 16 * 16;
-    l->is_padded = all > tokens->count;
-    const size_t scores = (size_t)(l->threads * MAX_QUERIES * l->stride), padded = l->is_padded ? hidden : 0;
-    float *memory = PyMem_RawMalloc(sizeof(float) * (hidden + 2 * queries + 2 * keys + 2 * inner + scores + padded));
+    l->stride = (used + 15) / 16 * 16;
+    const size_t scores = (size_t)(l->threads * MAX_QUERIES * l->stride);
+    float *memory = PyMem_RawMalloc(sizeof(float) * (hidden + 2 * queries + 2 * keys + 2 * inner + scores));
     if (memory == NULL) {
         return -1;
     }
@@ -196,20 +192,9 @@ run_all(Layer *l, const Tokens *tokens)
     l->gate = l->new_values + keys;
     l->up = l->gate + inner;
     l->scores = l->up + inner;
-    l->sums = l->scores + scores;
-    if (l->is_padded) {
-        memset(l->y, 0, sizeof(float) * (size_t)(all * l->hidden));
-    }
-    for (Py_ssize_t first = 0; first < tokens->count; first += MAX_ROWS) {
-        l->rows = tokens->count - first < MAX_ROWS ? tokens->count - first : MAX_ROWS;
-        l->places = tokens->places + first;
-        for (Py_ssize_t row = 0; row <= l->batch; row++) {
-            const Py_ssize_t begin = tokens->begins[row] - first;
-            l->begins[row] = begin < 0 ? 0 : begin < l->rows ? begin : l->rows;
-        }
-        if (!l->is_padded) {
-            l->sums = l->y + first * l->hidden;
-        }
+    for (l->before = 0; l->before < l->tokens; l->before += MAX_ROWS) {
+        l->rows = l->tokens - l->before < MAX_ROWS ? l->tokens - l->before : MAX_ROWS;
+        l->sums = l->y + l->before * l->hidden;
         const float *const inputs[PRODUCTS] = {l->normed, l->normed, l->normed, l->attended, l->normed, l->normed,
                                                l->gate};
         float *const outputs[PRODUCTS] = {l->queries, l->new_keys, l->new_values, l->sums, l->gate, l->up, l->normed};
@@ -226,103 +211,71 @@ run_all(Layer *l, const Tokens *tokens)
 #else
 
 static int
-run_all(Layer *l, const Tokens *tokens)
+run_all(Layer *l)
 {
-    (void)l, (void)tokens;
+    (void)l;
     return 0;
 }
 
 #endif
 
-/* Check that the cache and the mask fit the layer, and that slots are in the cache. */
+/* Check that the rows have all tokens of the pass, and that these fit into their buffers. */
 static int
-check_cache(Layer *l)
+check_rows(const Layer *l)
 {
-    if (l->keys == NULL || l->values == NULL || l->used < 1 || l->used >= l->capacity || l->capacity % 4 != 0) {
-        return fail_layer("slots");
+    if (l->batch < 1 || l->table[0].first != 0) {
+        return fail_layer("rows");
     }
-    if (l->slots == NULL && (l->start < 0 || l->start > l->used - l->columns)) {
-        return fail_layer("slots");
-    }
-    for (Py_ssize_t place = 0; l->slots != NULL && place < l->batch * l->columns; place++) {
-        if (l->slots[place] < -1 || l->slots[place] >= l->used) {
+    for (Py_ssize_t at = 0; at < l->batch; at++) {
+        const Row *row = l->table + at;
+        const int64_t end = at + 1 < l->batch ? row[1].first : l->tokens;
+        if (end <= row->first || end > l->tokens) {
+            return fail_layer("rows");
+        }
+        if (row->keys == 0 || row->values == 0 || row->start < 0 || row->used >= row->capacity || row->capacity % 4 != 0
+            || row->start > row->used || row->used - row->start != end - row->first) {
             return fail_layer("slots");
         }
     }
-    return l->mask == NULL && l->slots != NULL ? fail_layer("masks") : 0;
-}
-
-/* Number the tokens besides padding, and find the slots that each batch row attends to: no more than its own last one.
-   Returns -1 with an error set if there are none. */
-static int
-number_tokens(Layer *l, Tokens *tokens)
-{
-    tokens->places = PyMem_Malloc(sizeof(Py_ssize_t) * (size_t)(l->batch * l->columns));
-    if (tokens->places == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (Py_ssize_t place = 0; place < l->batch * l->columns; place++) {
-        if (place % l->columns == 0) {
-            tokens->begins[place / l->columns] = tokens->count;
-            l->ends[place / l->columns] = l->slots == NULL ? l->used : 1;
-        }
-        if (l->slots != NULL && l->slots[place] >= l->ends[place / l->columns]) {
-            l->ends[place / l->columns] = (Py_ssize_t)l->slots[place] + 1;
-        }
-        if (l->slots == NULL || l->slots[place] >= 0) {
-            tokens->places[tokens->count++] = place;
-        }
-    }
-    tokens->begins[l->batch] = tokens->count;
-    return tokens->count > 0 ? 0 : fail_layer("rows");
+    return 0;
 }
 
 const char layer_doc[] =
-    "layer(y, x, batch, columns, parts, scaling, cache, mask, threads)\n\n"
-    "Writes the output of a decoder layer of Llama's kind, [batch, columns, hidden] of float32, to the address y; x is "
-    "the address of its input. Tokens whose slot is -1 are padding: their outputs are zeros. parts: (products, norms, "
-    "sizes, rotary); products: (weight, bias) of queries, keys, values, output, gate, up and down; norms: weights of the two RMSNorms, and those of queries and keys or None; "
-    "sizes: (heads, key heads, head size, epsilon); rotary: (address of cosines, of sines, turned numbers, whether "
-    "each row has its own). cache: (address of keys, of values, capacity, start, used, slots or None); mask: (address, "
-    "whether each row has its own) or None.";
+    "layer(y, x, tokens, parts, scaling, rows, threads)\n\n"
+    "Writes the output of a decoder layer of Llama's kind, [tokens, hidden] of float32, to the address y; x is the "
+    "address of its input. parts: (products, norms, sizes, rotary); products: (weight, bias) of queries, keys, values, "
+    "output, gate, up and down; norms: weights of the two RMSNorms, and those of queries and keys or None; sizes: "
+    "(heads, key heads, head size, epsilon); rotary: (address of cosines, of sines, turned numbers). rows: int64 "
+    "[rows, 7]: first token, address of keys, of values, capacity, slots before the pass, slots after it, address of a "
+    "mask [tokens of the row, slots] or 0.";
 
 PyObject *
 run_layer(PyObject *Py_UNUSED(module), PyObject *args)
 {
     Layer l = {0};
     LayerArrays arrays = {0};
-    Tokens tokens = {0};
-    Py_buffer slots = {0};
-    PyObject *parts, *slot_array, *mask, *result = NULL;
-    unsigned long long y, x, keys, values, mask_at = 0;
-    int is_masked_by_row = 0, is_good;
-    if (!PyArg_ParseTuple(args, "KKnnO!f(KKnnnO)Oi", &y, &x, &l.batch, &l.columns, &PyTuple_Type, &parts, &l.scaling,
-                          &keys, &values, &l.capacity, &l.start, &l.used, &slot_array, &mask, &l.threads)) {
-        return NULL;
-    }
-    if (mask != Py_None && !PyArg_ParseTuple(mask, "Kp", &mask_at, &is_masked_by_row)) {
+    Py_buffer rows = {0};
+    PyObject *parts, *row_array, *result = NULL;
+    unsigned long long y, x;
+    if (!PyArg_ParseTuple(args, "KKnO!fOi", &y, &x, &l.tokens, &PyTuple_Type, &parts, &l.scaling, &row_array,
+                          &l.threads)) {
         return NULL;
     }
     l.y = (float *)(uintptr_t)y, l.x = (const float *)(uintptr_t)x;
-    l.keys = (float *)(uintptr_t)keys, l.values = (float *)(uintptr_t)values;
-    l.mask = (const float *)(uintptr_t)mask_at;
-    l.mask_step = is_masked_by_row ? l.columns * l.used : 0;
-    is_good = take_layer(&l, &arrays, parts) == 0;
-    if (is_good && slot_array != Py_None) {
-        is_good = take(&slots, "slots", slot_array, 2, 0, "l") == 0 &&
-                  (slots.shape[0] == l.batch && slots.shape[1] == l.columns ? 1 : fail_layer("slots") == 0);
-        l.slots = slots.buf;
+    if (take_layer(&l, &arrays, parts) == 0 && take(&rows, "rows", row_array, 2, 0, "l") == 0) {
+        l.table = rows.buf, l.batch = rows.shape[0];
+        if (rows.shape[1] != ROW_FIELDS) {
+            fail_layer("rows");
+        }
+        else if (check_rows(&l) == 0) {
+            int failed;
+            Py_BEGIN_ALLOW_THREADS
+            failed = run_all(&l);
+            Py_END_ALLOW_THREADS
+            result = failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
+        }
     }
-    if (is_good && number_tokens(&l, &tokens) == 0 && check_cache(&l) == 0) {
-        int failed;
-        Py_BEGIN_ALLOW_THREADS
-        failed = run_all(&l, &tokens);
-        Py_END_ALLOW_THREADS
-        result = failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
-    }
-    PyMem_Free(tokens.places);
-    PyBuffer_Release(&slots);
+    PyBuffer_Release(&rows);
     release_layer(&arrays);
     return result;
 }

@@ -10,28 +10,31 @@ enum { BEFORE_ATTENTION, BEFORE_MLP, OF_QUERIES, OF_KEYS, NORMS };
 
 #define MAX_QUERIES 4 /* of one call of `attend` */
 
-/* Padding is left out: the computed tokens are numbered in order, and those of a batch row follow each other. */
+/* A row of a pass: its own buffers, and its tokens, which follow each other among those of the pass. */
+typedef struct {
+    int64_t first;          /* of its tokens */
+    int64_t keys, values;   /* addresses of [key_heads, capacity, head_size] */
+    int64_t capacity;
+    int64_t start, used;    /* slots before the pass, and after it */
+    int64_t mask;           /* address of [tokens of the row, used], added to scores; 0: causal */
+} Row;
+
+#define ROW_FIELDS 7
+
 typedef struct {
     Product products[PRODUCTS];
     const float *norms[NORMS]; /* weights of the RMSNorms; NULL for queries and keys that have none */
     float epsilon, scaling;    /* scaling: of the scores */
-    Py_ssize_t batch, columns, hidden, inner; /* inner: width of the MLP */
-    Py_ssize_t rows; /* tokens that are computed */
+    Py_ssize_t tokens, hidden, inner; /* tokens of the pass; inner: width of the MLP */
+    Py_ssize_t before, rows;          /* tokens before those that are computed at a time, and how many these are */
     Py_ssize_t heads, key_heads, head_size;
-    const float *x, *cosines, *sines; /* [batch, columns, hidden]; [batch or 1, columns, turned] */
+    const float *x, *cosines, *sines; /* [tokens, hidden]; [tokens, turned] */
     float *y;
-    Py_ssize_t turned, turned_step; /* numbers of a head that are rotated; from one batch row's to the next's */
+    Py_ssize_t turned; /* numbers of a head that are rotated */
     int threads;
-    const Py_ssize_t *places;        /* of the tokens among batch * columns */
-    Py_ssize_t begins[MAX_ROWS + 1]; /* of the batch rows among the tokens */
-    Py_ssize_t ends[MAX_ROWS];       /* of the slots that the batch rows attend to */
-    int is_padded;                   /* whether there is padding */
-    float *keys, *values;             /* of the cache, [batch, key_heads, capacity, head_size] */
-    Py_ssize_t capacity, start, used; /* first slot written, where `slots` is NULL; slots attended to */
-    const int64_t *slots;             /* [batch, columns]; -1: padding */
-    const float *mask;                /* [batch or 1, columns, used], added to scores; NULL: causal */
-    Py_ssize_t mask_step;             /* from one batch row's to the next's */
-    float *sums;                      /* [rows, hidden], y without padding: in y itself, or scratch memory */
+    const Row *table; /* [batch] */
+    Py_ssize_t batch;
+    float *sums; /* [rows, hidden], in y */
     float *normed, *queries, *new_keys, *new_values, *attended, *gate, *up, *scores; /* scratch memory */
     Py_ssize_t stride; /* scores of one query; each thread has MAX_QUERIES times as many */
 } Layer;
@@ -39,9 +42,9 @@ typedef struct {
 typedef struct {
     /* y = x / sqrt(mean(x^2) + epsilon) * weight, of `size` numbers. */
     void (*normalise)(float *y, const float *x, const float *weight, float epsilon, Py_ssize_t size);
-    /* Attention of `count` queries of one key head, the first one included; queries are numbered column by column. */
-    void (*attend)(const Layer *layer, Py_ssize_t row, Py_ssize_t key_head, Py_ssize_t first, int count,
-                   float *scores);
+    /* Attention of `count` queries of one row and key head, the first one included; queries are numbered token by token,
+       from the row's first token on that is computed now. */
+    void (*attend)(const Layer *layer, const Row *row, Py_ssize_t key_head, Py_ssize_t first, int count, float *scores);
     /* gate = silu(gate) * up */
     void (*activate)(float *gate, const float *up, Py_ssize_t size);
 } LayerKernel;
@@ -55,8 +58,8 @@ typedef struct {
     Py_buffer weights[PRODUCTS], biases[PRODUCTS], norms[NORMS];
 } LayerArrays;
 
-/* Parse (products, norms, sizes, rotary), as `layer` documents them, and check that they fit the layer, of which batch,
-   columns, x, y and threads are set. `rows` and those of the products are left to the caller. Returns -1 with an error
+/* Parse (products, norms, sizes, rotary), as `layer` documents them, and check that they fit the layer, of which tokens,
+   x, y and threads are set. `rows` and those of the products are left to the caller. Returns -1 with an error
    set; `arrays` are to be released in any case. */
 int take_layer(Layer *layer, LayerArrays *arrays, PyObject *parts);
 void release_layer(LayerArrays *arrays);
@@ -77,6 +80,10 @@ Py_ssize_t first_of(Share share, Py_ssize_t all);
 Py_ssize_t last_of(Share share, Py_ssize_t all);
 void wait_in(Share share);
 void multiply_share(const Product *products, int count, Share share);
+
+/* The first token of a row that is computed now, and how many of its tokens are. */
+Py_ssize_t first_in(const Layer *layer, const Row *row);
+Py_ssize_t count_in(const Layer *layer, const Row *row);
 
 /* The function of the module that computes layers. */
 PyObject *run_layer(PyObject *module, PyObject *args);

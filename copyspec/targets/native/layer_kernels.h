@@ -145,31 +145,29 @@ weigh(float *scores, const float *mask, float scaling, Py_ssize_t visible, Py_ss
 }
 
 INLINED void
-attend_some(const int count, const Layer *l, Py_ssize_t row, Py_ssize_t key_head, Py_ssize_t first,
-            float *scores)
+attend_some(const int count, const Layer *l, const Row *row, Py_ssize_t key_head, Py_ssize_t first, float *scores)
 {
-    const Py_ssize_t group = l->heads / l->key_heads, size = l->head_size, begin = l->begins[row];
-    const Py_ssize_t *columns = l->places + begin, before = row * l->columns; /* columns[i] - before: of token i */
-    const Py_ssize_t last = columns[(first + count - 1) / group] - before;
-    const Py_ssize_t causal = l->start + last + 1 > l->used ? l->used : l->start + last + 1;
-    const Py_ssize_t keys = l->mask != NULL ? l->ends[row] : causal;
-    const Py_ssize_t head = (row * l->key_heads + key_head) * l->capacity * size;
+    const Py_ssize_t group = l->heads / l->key_heads, size = l->head_size, used = (Py_ssize_t)row->used;
+    const Py_ssize_t begin = first_in(l, row), before = begin - (Py_ssize_t)row->first; /* of the row's tokens */
+    const float *masks = (const float *)(uintptr_t)row->mask;
+    const Py_ssize_t causal = (Py_ssize_t)row->start + before + (first + count - 1) / group + 1;
+    const Py_ssize_t keys = masks != NULL ? used : causal, head = key_head * (Py_ssize_t)row->capacity * size;
     const float *queries[QUERIES];
     float *out[QUERIES], factors[QUERIES];
     for (int i = 0; i < count; i++) {
-        Py_ssize_t token = begin + (first + i) / group;
+        Py_ssize_t token = begin - l->before + (first + i) / group;
         Py_ssize_t at = (token * l->heads + key_head * group + (first + i) % group) * size;
         queries[i] = l->queries + at, out[i] = l->attended + at;
     }
-    score(count, queries, l->keys + head, size, (keys + 3) / 4 * 4, scores, l->stride);
+    score(count, queries, (const float *)(uintptr_t)row->keys + head, size, (keys + 3) / 4 * 4, scores, l->stride);
     for (int i = 0; i < count; i++) {
-        Py_ssize_t column = columns[(first + i) / group] - before, visible = l->start + column + 1;
-        const float *mask = l->mask != NULL ? l->mask + row * l->mask_step + column * l->used : NULL;
-        visible = mask != NULL || visible > keys ? keys : visible;
+        Py_ssize_t token = before + (first + i) / group;
+        const float *mask = masks != NULL ? masks + token * used : NULL;
+        Py_ssize_t visible = mask != NULL ? keys : (Py_ssize_t)row->start + token + 1;
         factors[i] = 1.0f / weigh(scores + i * l->stride, mask, l->scaling, visible, keys);
     }
     for (Py_ssize_t part = 0; part < size;) {
-        const float *value = l->values + head + part;
+        const float *value = (const float *)(uintptr_t)row->values + head + part;
         if (size - part >= 4 * LANES) {
             mix(count, 4, value, size, keys, scores, l->stride, out, factors);
             part += 4 * LANES;
@@ -188,7 +186,7 @@ attend_some(const int count, const Layer *l, Py_ssize_t row, Py_ssize_t key_head
 }
 
 TARGET static void
-attend(const Layer *l, Py_ssize_t row, Py_ssize_t key_head, Py_ssize_t first, int count, float *scores)
+attend(const Layer *l, const Row *row, Py_ssize_t key_head, Py_ssize_t first, int count, float *scores)
 {
     for (; count >= QUERIES; count -= QUERIES, first += QUERIES) {
         attend_some(QUERIES, l, row, key_head, first, scores);

@@ -2,7 +2,7 @@
 
 #include "layer.h"
 
-#define MAX_COLUMNS 65536
+#define MAX_TOKENS 65536
 
 int
 fail_layer(const char *what)
@@ -43,13 +43,12 @@ take_layer(Layer *l, LayerArrays *arrays, PyObject *parts)
 {
     PyObject *pairs[PRODUCTS], *norms[NORMS];
     unsigned long long cosines, sines;
-    int is_turned_by_row;
-    if (!PyArg_ParseTuple(parts, "(OOOOOOO)(OOOO)(nnnf)(KKnp)", &pairs[0], &pairs[1], &pairs[2], &pairs[3], &pairs[4],
+    if (!PyArg_ParseTuple(parts, "(OOOOOOO)(OOOO)(nnnf)(KKn)", &pairs[0], &pairs[1], &pairs[2], &pairs[3], &pairs[4],
                           &pairs[5], &pairs[6], &norms[0], &norms[1], &norms[2], &norms[3], &l->heads, &l->key_heads,
-                          &l->head_size, &l->epsilon, &cosines, &sines, &l->turned, &is_turned_by_row)) {
+                          &l->head_size, &l->epsilon, &cosines, &sines, &l->turned)) {
         return -1;
     }
-    if (l->batch < 1 || l->columns < 1 || l->batch > MAX_ROWS || l->columns > MAX_COLUMNS) {
+    if (l->tokens < 1 || l->tokens > MAX_TOKENS) {
         return fail_layer("rows");
     }
     if (check_heads(l->heads, l->key_heads, l->head_size) < 0) {
@@ -59,7 +58,6 @@ take_layer(Layer *l, LayerArrays *arrays, PyObject *parts)
         return fail_layer("positions");
     }
     l->cosines = (const float *)(uintptr_t)cosines, l->sines = (const float *)(uintptr_t)sines;
-    l->turned_step = is_turned_by_row ? l->columns * l->turned : 0;
     for (int i = 0; i < PRODUCTS; i++) {
         PyObject *weight, *bias;
         l->products[i] = (Product){.rows = 1, .threads = l->threads, .x = l->x, .y = l->y};
@@ -134,6 +132,26 @@ Py_ssize_t
 last_of(Share share, Py_ssize_t all)
 {
     return all * (share.number + 1) / share.count;
+}
+
+/* The token of the pass behind the row's last one. */
+static Py_ssize_t
+end_of(const Layer *l, const Row *row)
+{
+    return row + 1 < l->table + l->batch ? (Py_ssize_t)row[1].first : l->tokens;
+}
+
+Py_ssize_t
+first_in(const Layer *l, const Row *row)
+{
+    return row->first > l->before ? (Py_ssize_t)row->first : l->before;
+}
+
+Py_ssize_t
+count_in(const Layer *l, const Row *row)
+{
+    const Py_ssize_t last = l->before + l->rows, end = end_of(l, row), count = (end < last ? end : last) - first_in(l, row);
+    return count > 0 ? count : 0;
 }
 
 void

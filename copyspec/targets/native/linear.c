@@ -13,7 +13,7 @@
 #include <cpuid.h>
 #endif
 
-#define VERSION 14 /* of the arguments and the order of sums; must equal VERSION in compiled.py */
+#define VERSION 15 /* of the arguments and the order of sums; must equal VERSION in compiled.py */
 
 Parallel run_parallel;
 Number thread_number, thread_count;

@@ -49,6 +49,9 @@ class Trial:
         """`lengths`: tokens of each row's first `score`. `piece`: tokens per prefill pass."""
         self._target, self._model, self._random = target, model, random.Random(seed)
         self._reads, self._limit = target.is_encoder_decoder, target.max_length
+        settings = model.generation_config
+        ends = getattr(settings, "eos_token_id", None)
+        self._special = {getattr(settings, "pad_token_id", None), *(ends if isinstance(ends, list) else [ends])}
         # Some models compute another result in a pass of many tokens: the reference is what `generate` computes.
         self._steps = is_recurrent(model) or isinstance(target, PlainTarget)
         if self._limit is not None:
@@ -69,10 +72,10 @@ class Trial:
         """Score a draft per row, compare every node, and keep a random path of each draft and one more token."""
         trees = [self._tree(shape, sequence) for shape, sequence in zip(shapes, self._sequences, strict=True)]
         uncached = [sequence[cached:] for sequence, cached in zip(self._sequences, self._cached, strict=True)]
-        logits = self.session.score(uncached, trees)
+        scores = self.session.score(uncached, trees)
         paths = []
         for row, (sequence, tree) in enumerate(zip(self._sequences, trees, strict=True)):
-            found = logits[row, : 1 + len(tree)]
+            found = scores[row]
             check(found, self._expected(row, tree), f"draft nodes after {len(sequence)} tokens", self._model)
             paths.append(path_to(tree.parents, self._random.randrange(ROOT, len(tree))))
         self.session.keep(paths)
@@ -120,7 +123,7 @@ class Trial:
                 sequence += self._tokens(1)
         self.session.close()
         for row, (prompt, sequence) in enumerate(zip(self._prompts, self._sequences, strict=True)):
-            found = torch.stack([step[row, 0] for step in steps])
+            found = torch.cat([step[row] for step in steps])
             expected = generated(self._model, prompt, sequence, self._begin(row))[-count:]
             check(found, expected, "plain steps", self._model)
 
@@ -153,10 +156,13 @@ class Trial:
         return torch.stack([rows[node] for node in range(ROOT, len(tree))])
 
     def _tokens(self, count: int) -> list[int]:
-        """Distinct random ids, also among siblings, without special tokens."""
+        """Distinct random ids, also among siblings, without special tokens: `generate` ends at some."""
         size = self._target.vocab_size
         low = min(size // 2, 100)
-        return self._random.sample(range(low, size), count) if count < size - low else [low] * count
+        if count + len(self._special) > size - low:
+            return [next(token for token in range(low, size) if token not in self._special)] * count
+        drawn = self._random.sample(range(low, size), count + len(self._special))
+        return [token for token in drawn if token not in self._special][:count]
 
 
 @in_inference_mode

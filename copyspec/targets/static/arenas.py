@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -16,6 +16,9 @@ from copyspec.lockless import LiveSet
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.buffers import CacheLayout, KeyValues
 from copyspec.targets.static.running import CAPTURING, ProgramRunner
+
+if TYPE_CHECKING:
+    from copyspec.targets.prefixes import Layers
 
 KEPT = 2
 """Maximum number of free arenas kept: one for a batch, one for new rows that run a first pass before they join it."""
@@ -68,16 +71,13 @@ class Arena:
         self.key_values.buffers = {}
         self.cross = self.cross_mask = None
 
-    def fill_cross(
-        self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]], visible: torch.Tensor, lowest: torch.Tensor
-    ) -> None:
-        """Copy cross-attention keys and values, [B, H, S, D], and set the mask from `visible` [B, S], 0 at padding."""
+    def fill_cross(self, rows: Sequence[Layers], lowest: torch.Tensor) -> None:
+        """Copy the keys and values of each row's cross-attention, [H, S, D] per layer, and mask what is beyond them."""
         assert self.cross is not None and self.cross_mask is not None
-        rows, width = visible.shape
-        for row in range(rows):
-            self.cross.adopt(row, layers, row, width)
         self.cross_mask.copy_(lowest)
-        self.cross_mask[:rows, 0, 0, :width] = torch.where(visible != 0, torch.zeros_like(lowest), lowest)
+        for row, layers in enumerate(rows):
+            width = self.cross.fill(row, 0, layers)
+            self.cross_mask[row, 0, 0, :width] = 0
 
 
 class ArenaPool:

@@ -39,7 +39,7 @@ class CacheLayout:
     """The planes that a model's layers need, derived from what it wrote into another cache."""
 
     def __init__(self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """`layers`: keys and values of each, [B, H, S, D]. Raises ValueError if they are not on one device."""
+        """`layers`: keys and values of each, [H, S, D]. Raises ValueError if they are not on one device."""
         self.counts: dict[PlaneKind, int] = {}
         self.planes = [(self._plane(keys), self._plane(values)) for keys, values in layers]
         devices = {tensor.device for pair in layers for tensor in pair}
@@ -58,7 +58,7 @@ class CacheLayout:
         return sum(count * kind.heads * kind.width * kind.dtype.itemsize for kind, count in self.counts.items())
 
     def _plane(self, tensor: torch.Tensor) -> Plane:
-        kind = PlaneKind(tensor.shape[1], tensor.shape[3], tensor.dtype)
+        kind = PlaneKind(tensor.shape[0], tensor.shape[2], tensor.dtype)
         place = self.counts.get(kind, 0)
         self.counts[kind] = place + 1
         return Plane(kind, place)
@@ -81,12 +81,6 @@ class KeyValues:
     def view(self, plane: Plane, rows: int, slots: int) -> torch.Tensor:
         """The first rows and slots of one plane, [rows, H, slots, D]."""
         return self.buffers[plane.kind][plane.place, :rows, :, :slots]
-
-    def adopt(self, row: int, layers: Sequence[tuple[torch.Tensor, torch.Tensor]], source: int, length: int) -> None:
-        """Copy the first `length` slots of row `source` of another cache's layers into `row`."""
-        for planes, pair in zip(self.layout.planes, layers, strict=True):
-            for plane, tensor in zip(planes, pair, strict=True):
-                self.buffers[plane.kind][plane.place, row, :, :length] = tensor[source, :, :length]
 
     def fill(self, row: int, start: int, layers: Layers) -> int:
         """Write keys and values, [H, n, D] per layer, into slots start .. start + n - 1 of `row`; return start + n."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 NODE_BUCKETS = (1, 9, 17, 33, 65, 129)
 """Columns of a pass, root included. On a GPU, up to about 180 columns take as long as reading the weights once."""
 
@@ -24,11 +26,8 @@ MAX_READ = 2048
 """Tokens, padding included, of prompts that are read by a static pass. Longer ones keep a GPU busy in any pass."""
 
 MAX_READ_TOGETHER = 2048
-"""Tokens, padding included, of longer prompts that a regular session reads in one pass. Up to half of that, a pass of a
-model of 7 B parameters takes as long as the host needs to launch it."""
-
-MAX_PADDING = 0.25
-"""Share of padding in such a pass, at most."""
+"""Tokens of longer prompts that a regular session reads in one pass. Up to half of that, a pass of a model of 7 B
+parameters takes as long as the host needs to launch it."""
 
 WARM_PASSES = 2
 """Passes of a size, this one included, from which on it is captured: many sizes occur only once."""
@@ -65,10 +64,11 @@ def node_bucket(columns: int, rows: int = 1) -> int:
     return next((bucket for bucket in NODE_BUCKETS if columns <= bucket), beyond)
 
 
-def padded_size(rows: int, nodes: int) -> tuple[int, int]:
-    """The rows and draft nodes that a static pass of so many computes."""
+@cache
+def padded_tokens(rows: int, nodes: int) -> int:
+    """The tokens that a static pass of so many rows computes, whose largest tree has so many nodes."""
     rows = row_bucket(rows)
-    return rows, node_bucket(1 + nodes, rows) - 1
+    return rows * node_bucket(1 + nodes, rows)
 
 
 def slot_bucket(slots: int) -> int:

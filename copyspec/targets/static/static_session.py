@@ -17,21 +17,22 @@ import torch
 from copyspec.static_options import Runner, StaticOptions
 from copyspec.targets.causal import TreeSession
 from copyspec.targets.hooks.inference import in_inference_mode
+from copyspec.targets.passes import check_rows
+from copyspec.targets.scores import Scores
 from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize, with_memory
 from copyspec.targets.static.buffers import CacheLayout
 from copyspec.targets.static.packing import SlotMove, pack
 from copyspec.targets.static.settings import (
     EXACT_NODES,
     LOOK_AHEAD,
-    MAX_PADDING,
     MAX_READ,
     MAX_READ_TOGETHER,
     NODE_BUCKETS,
     node_bucket,
+    padded_tokens,
     row_bucket,
     slot_bucket,
 )
-from copyspec.targets.tree_cache import check_rows
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
@@ -49,13 +50,12 @@ MAX_RESERVED = 2048
 Rows = Sequence[Sequence[int]]
 
 
-def alike(rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
-    """Group rows whose prompts are read together, the shortest first: each is padded to the longest of its group."""
+def together(rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+    """Group rows whose prompts are read together."""
     groups: list[list[int]] = []
     total = 0
-    for row in sorted(rows, key=lambda row: lengths[row]):
-        padded = (len(groups[-1]) + 1) * lengths[row] if groups else 0
-        if groups and padded <= MAX_READ_TOGETHER and total + lengths[row] >= (1 - MAX_PADDING) * padded:
+    for row in rows:
+        if groups and total + lengths[row] <= MAX_READ_TOGETHER:
             groups[-1].append(row)
             total += lengths[row]
         else:
@@ -118,8 +118,8 @@ class StaticSession:
         self._attended = 0  # slots that passes attend to
         self._has_read = False  # whether a regular session read prompts in the last `score`
         self._warned_states = False
-        self.computed: tuple[int, int] | None = None
-        """Rows and draft nodes of the last pass, padding included."""
+        self.computed: int | None = None
+        """Tokens of the last pass, padding included."""
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -130,12 +130,18 @@ class StaticSession:
         """How the last pass was run."""
         return "static" if self._arena is None else self._arena.runner.name
 
+    def padded(self, nodes: int) -> int:
+        rows = row_bucket(len(self._lengths))
+        if self._target.options.exact:
+            return max(self._rows, rows) * EXACT_NODES
+        return padded_tokens(rows, nodes)
+
     @property
     def is_settled(self) -> bool:
         """Whether the last pass's time is representative of the next ones."""
         return self._arena is None or (self._arena.runner.is_settled and not self._has_read)
 
-    def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> torch.Tensor:
+    def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> Scores:
         check_rows(len(self._lengths), uncached, trees)
         starts, self._has_read = list(self._lengths), False
         unread, width = [list(ids) for ids in uncached], max(map(len, trees))
@@ -145,17 +151,14 @@ class StaticSession:
             self._read_piece(starts, unread)
         logits = self._pass(starts, unread, trees)
         self._scored = [(start, len(ids)) for start, ids in zip(starts, unread, strict=True)]
-        if all(len(ids) == 1 for ids in unread):
-            return logits[: len(unread), : 1 + width]
-        # A row with a smaller tree may end before the others do: what follows is not read.
-        last = logits.shape[1] - 1
-        columns = [[min(len(ids) - 1 + node, last) for node in range(1 + width)] for ids in unread]
-        rows = [[row] for row in range(len(unread))]
-        return logits[torch.tensor(rows, device=logits.device), torch.tensor(columns, device=logits.device)]
+        columns = logits.shape[1]
+        roots = [row * columns + len(ids) - 1 for row, ids in enumerate(unread)]
+        sizes = [1 + len(tree.tokens) for tree in trees]
+        return Scores(logits[: len(unread)].flatten(0, 1), roots, sizes)
 
     def score_with_states(
         self, uncached: Rows, trees: Sequence[DraftTree], layers: Sequence[int] = ()
-    ) -> tuple[torch.Tensor, None]:
+    ) -> tuple[Scores, None]:
         if not self._warned_states:
             self._warned_states = True
             logger.warning(
@@ -255,28 +258,28 @@ class StaticSession:
         if self._encoder is not None:  # rows begin with start tokens, which are read like any others
             if self._encoder.has_no_cross:
                 self._encoder.prefill([ids[:1] for ids in uncached])  # for cross-attention alone
-                self._hold(self._layout_of(self._encoder.contents()), len(starts), 1 + width)
+                self._hold(CacheLayout(self._encoder.contents(0)), len(starts), 1 + width)
             return
         fresh = [row for row, start in enumerate(starts) if start == 0 and len(uncached[row]) > 1]
         if not fresh or self._reads_in_passes([uncached[row] for row in fresh]):
             return
         lengths = [len(ids) - 1 for ids in uncached]
         used = max(map(len, uncached))  # by all groups, so that the arena need not grow
-        for rows in [[row] for row in fresh] if self._target.options.exact else alike(fresh, lengths):
+        for rows in [[row] for row in fresh] if self._target.options.exact else together(fresh, lengths):
             self._has_read = True
             prompts = [uncached[row] for row in rows]
             reader = with_memory(self._target.facts.device, partial(self._read, prompts))
             try:
-                contents = reader.contents()
-                self._hold(self._layout_of(contents), len(starts), used + width)
+                layout = CacheLayout(reader.contents(0))
+                self._target.learn(layout)
+                self._hold(layout, len(starts), used + width)
                 assert self._arena is not None
                 for index, row in enumerate(rows):
                     starts[row] = len(uncached[row]) - 1
                     self._moves[row] = []
-                    self._arena.key_values.adopt(row, contents, index, starts[row])
+                    self._arena.key_values.fill(row, 0, reader.read(index, 0, starts[row]))
                     del uncached[row][:-1]
             finally:
-                contents = []  # which the next group may need the memory of
                 reader.close()
             self._used = max(self._used, used)
 
@@ -337,7 +340,7 @@ class StaticSession:
             self._attended = slot_bucket(needed + min(self._new_tokens, LOOK_AHEAD))
         slots = arena.size.capacity if whole else min(self._attended, arena.size.capacity)
         size = arena.runner.choose((self._rows, nodes, slots), max(starts), arena.size.rows)
-        self.computed = size[0], size[1] - 1
+        self.computed = size[0] * size[1]
         self._refresh_cross(arena)
         staging = arena.runner.staging(size)
         pack(staging, starts, uncached, trees, self._moves, arena.size.capacity - 1)
@@ -374,18 +377,15 @@ class StaticSession:
     def _size(self, layout: CacheLayout, rows: int, capacity: int) -> ArenaSize:
         if self._encoder is None:
             return ArenaSize(layout, rows, capacity)
-        cross = self._layout_of(self._encoder.cross_contents())
+        cross = CacheLayout(self._encoder.cross_contents()[0])
         return ArenaSize(layout, rows, capacity, cross, self._cross_width())
 
     def _cross_width(self) -> int:
-        return 0 if self._encoder is None else slot_bucket(self._encoder.cross_mask().shape[1])
+        if self._encoder is None:
+            return 0
+        return slot_bucket(max([layers[0][0].shape[1] for layers in self._encoder.cross_contents()]))
 
     def _refresh_cross(self, arena: Arena) -> None:
         if self._encoder is not None and self._cross_is_stale:
-            arena.fill_cross(self._encoder.cross_contents(), self._encoder.cross_mask(), self._target.facts.lowest)
+            arena.fill_cross(self._encoder.cross_contents(), self._target.facts.lowest)
             self._cross_is_stale = False
-
-    def _layout_of(self, contents: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> CacheLayout:
-        layout = CacheLayout(contents)
-        self._target.learn(layout)
-        return layout

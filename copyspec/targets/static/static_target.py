@@ -119,7 +119,6 @@ class StaticTarget:
     def reader(self, prompts: Sequence[Sequence[int]]) -> TreeSession:
         session = self.inner.open(prompts)
         assert isinstance(session, TreeSession)
-        session.pads = True
         return session
 
     def encoder_session(self, prompts: Sequence[Sequence[int]]) -> Seq2SeqSession | None:
@@ -136,7 +135,7 @@ class StaticTarget:
         if self._layout is None:
             reader = self.reader([[0]])
             reader.prefill([[0]])
-            self._layout = CacheLayout(reader.contents())
+            self._layout = CacheLayout(reader.contents(0))
             reader.close()
         return self._layout
 

@@ -118,7 +118,7 @@ def test_free_arenas_of_other_models_are_dropped_when_a_prompt_finds_no_memory(m
     monkeypatch.setattr(TreeSession, "prefill", failing)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     found = session.score([prompt], [EMPTY])
-    assert torch.allclose(found[0, 0], target.model(torch.tensor([prompt])).logits[0, -1], atol=1e-5)
+    assert torch.allclose(found[0][0], target.model(torch.tensor([prompt])).logits[0, -1], atol=1e-5)
     assert not other.arenas._free and elsewhere.arenas._free
     session.close()
 

@@ -1,7 +1,8 @@
-"""Columns and masks of a pass, against a slow reference that follows every path."""
+"""Tokens and masks of a pass, against a slow reference that follows every path."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -9,11 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from copyspec.targets.facts import ModelFacts, read_facts
+from copyspec.targets.passes import Pass, _fill, ancestors, lay_out
 from copyspec.targets.static import packing
 from copyspec.targets.static.packing import FIELDS, words
-from copyspec.targets.tree_cache import PAD_SLOT, Columns, _fill, ancestors, lay_out
 from copyspec.tree import COMPILED, ROOT, DraftTree
 from tests.helpers.tiny import tiny_model
 
@@ -52,37 +54,52 @@ def reference(start: int, ids: list[int], tree: DraftTree) -> list[tuple[int, in
     return columns
 
 
+def seen(work: Pass, row: int, kind: str = "", facts: ModelFacts | None = None) -> NDArray[np.bool_]:
+    """What the tokens of a row see, [n, L]."""
+    visible = work.visible[row] if facts is None else work.seen(row, kind, facts)
+    return np.ones((1, work.ends()[row]), np.bool_) if visible is None else visible
+
+
 @settings(deadline=None)
 @given(rows)
 def test_against_reference(batch: Rows) -> None:
-    columns = lay_out([row[0] for row in batch], [row[1] for row in batch], [row[2] for row in batch])
-    assert columns.kept == 1 + max(len(tree) for _, _, tree in batch)
+    work = lay_out(*zip(*batch, strict=True))
+    wanted = iter(work.wanted())
     for row, (start, ids, tree) in enumerate(batch):
-        real = [column for column in range(columns.tokens.shape[1]) if columns.slots[row, column] != PAD_SLOT]
-        assert real[len(ids) - 1] == columns.tokens.shape[1] - columns.kept
-        assert columns.slots[row, real].tolist() == list(range(start, start + len(ids) + len(tree)))
+        first, last = work.first[row], work.first[row + 1]
+        assert work.ends()[row] == start + last - first == start + len(ids) + len(tree)
+        assert [next(wanted) for _ in range(1 + len(tree))] == list(range(first + len(ids) - 1, last))
         found = [
-            (
-                columns.tokens[row, column],
-                columns.positions[row, column],
-                set(np.nonzero(columns.visible[row, column])[0]),
-            )
-            for column in real
+            (work.tokens[first + token], work.positions[first + token], set(np.nonzero(visible)[0]))
+            for token, visible in enumerate(seen(work, row))
         ]
         assert found == reference(start, ids, tree)
-        assert columns.visible[row].any(axis=-1).all()
+    assert next(wanted, None) is None
 
 
 @settings(deadline=None)
 @given(rows, st.integers(1, 8))
 def test_windows_and_chunks_count_positions(batch: Rows, size: int) -> None:
-    columns = lay_out([row[0] for row in batch], [row[1] for row in batch], [row[2] for row in batch])
-    keys, window, chunk = columns.key_positions(), columns.within_window(size), columns.within_chunk(size)
-    for row, column, slot in np.argwhere(columns.visible):
-        query, key = columns.positions[row, column], keys[row, slot]
-        assert window[row, column, slot] == (query - key < size)
-        assert chunk[row, column, slot] == (query // size == key // size)
-    assert not (window & ~columns.visible).any() and not (chunk & ~columns.visible).any()
+    work, facts = lay_out(*zip(*batch, strict=True)), replace(facts_by_dtype()[0], window=size, chunk=size)
+    for row in range(len(batch)):
+        visible, own, keys = seen(work, row), work.positions[work.first[row] :], work.key_positions(row)
+        window, chunk = (seen(work, row, kind, facts) for kind in ("sliding_attention", "chunked_attention"))
+        for token, slot in np.argwhere(visible):
+            assert window[token, slot] == (own[token] - keys[slot] < size)
+            assert chunk[token, slot] == (own[token] // size == keys[slot] // size)
+        assert not (window & ~visible).any() and not (chunk & ~visible).any()
+
+
+@settings(deadline=None)
+@given(rows)
+def test_joint_masks_hide_other_rows(batch: Rows) -> None:
+    work, facts = lay_out(*zip(*batch, strict=True)), facts_by_dtype()[0]
+    ends = work.ends()
+    expected = np.zeros((work.first[-1], sum(ends)), np.bool_)
+    for row, end in enumerate(ends):
+        before = sum(ends[:row])
+        expected[work.first[row] : work.first[row + 1], before : before + end] = seen(work, row)
+    assert torch.equal(work.joint_masks(facts) == 0, torch.from_numpy(expected[None, None]))
 
 
 @settings(deadline=None)
@@ -99,18 +116,20 @@ def test_ancestors_include_the_node_itself(tree: DraftTree) -> None:
 @given(rows, st.integers(0, 4), st.integers(0, 70), st.data())
 @pytest.mark.skipif(COMPILED is None, reason="not compiled")
 def test_compiled_equals_python(batch: Rows, more_rows: int, more: int, data: st.DataObject) -> None:
-    starts, uncached, trees = [row[0] for row in batch], [row[1] for row in batch], [row[2] for row in batch]
-    compiled = lay_out(starts, uncached, trees, width=more, used=more)
-    filled = Columns(
-        compiled.packed.copy(), compiled.slots.copy(), compiled.visible.copy(), compiled.write, compiled.kept
-    )
-    _fill(filled, starts, uncached, trees)
-    for name in ("packed", "slots", "visible"):
-        np.testing.assert_array_equal(getattr(compiled, name), getattr(filled, name))
+    starts, uncached, trees = zip(*batch, strict=True)
+    compiled = lay_out(starts, uncached, trees)
+    visible = [None if each is None else np.full_like(each, 7) for each in compiled.visible]
+    filled = Pass(compiled.starts, compiled.first, compiled.scored, np.full_like(compiled.packed, 7), visible)
+    _fill(filled, uncached, trees)
+    np.testing.assert_array_equal(compiled.packed, filled.packed)
+    for one, other in zip(compiled.visible, filled.visible, strict=True):
+        np.testing.assert_array_equal(one, other)
     for facts in facts_by_dtype():
-        mask = lay_out(starts, uncached, trees, width=more, used=more, facts=facts).mask
-        expected = facts.additive(torch.from_numpy(compiled.visible[:, None]))
-        assert mask is not None and mask.dtype == expected.dtype and torch.equal(mask, expected)
+        masks = lay_out(starts, uncached, trees, facts).masks("full_attention", facts)
+        for mask, of_row in zip(masks, filled.masks("full_attention", facts), strict=True):
+            assert (mask is None) == (of_row is None)
+            assert mask is None or (mask.dtype == of_row.dtype and torch.equal(mask, of_row))
+        filled._masks.clear()
     width = max(len(ids) + len(tree) for ids, tree in zip(uncached, trees, strict=True)) + more
     move = st.tuples(st.integers(0, 99), st.integers(0, 99))
     moves = [data.draw(st.lists(move, max_size=width)) for _ in batch]
@@ -136,14 +155,14 @@ def test_compiled_equals_python(batch: Rows, more_rows: int, more: int, data: st
         {"tokens": [[1, 2, 3]], "parents": [[-1, 0, 0]]},
         {"parents": [[-1, 1]]},
         {"parents": [[-2, 0]]},
-        {"uncached_width": 0},
-        {"uncached_width": 9},
-        {"slots": np.zeros((1, 2), np.int64)},
-        {"visible": np.zeros((1, 3, 4), np.float32)},
-        {"packed": np.zeros((3, 1, 3), np.int64)},
-        {"mask": np.zeros((1, 1, 3, 3), np.float32)},
-        {"mask": np.zeros((1, 1, 3, 4), np.int8)},
-        {"mask": np.zeros((1, 1, 3, 8), np.float32)[..., ::2]},
+        {"visible": np.zeros(12, np.float32)},
+        {"visible": np.zeros(11, np.bool_)},
+        {"visible": np.zeros(13, np.bool_), "mask": None},
+        {"packed": np.zeros((3, 3), np.int64)},
+        {"packed": np.zeros((2, 4), np.int64)},
+        {"mask": np.zeros(9, np.float32)},
+        {"mask": np.zeros(12, np.int8)},
+        {"mask": np.zeros(24, np.float32)[::2]},
     ],
     ids=str,
 )
@@ -153,18 +172,17 @@ def test_compiled_refuses_what_does_not_fit(change: dict[str, object]) -> None:
         "uncached": [[7]],
         "tokens": [[8, 9]],
         "parents": [[-1, 0]],
-        "uncached_width": 1,
-        "packed": np.zeros((2, 1, 3), np.int64),
-        "slots": np.zeros((1, 3), np.int64),
-        "visible": np.zeros((1, 3, 4), np.bool_),
-        "mask": np.zeros((1, 1, 3, 4), np.float32),
+        "packed": np.zeros((2, 3), np.int64),
+        "visible": np.zeros(12, np.bool_),
+        "mask": np.zeros(12, np.float32),
+        "lowest": 0,
     }
     assert COMPILED is not None
     COMPILED.lay_out(*given.values())
     with pytest.raises((ValueError, TypeError, OverflowError)):
         COMPILED.lay_out(*{**given, **change}.values())
     rows = {**given, **change}
-    if change.keys() & {"uncached", "tokens", "parents"} and "uncached_width" not in change:
+    if change.keys() & {"uncached", "tokens", "parents"}:
         width = 3 if change.get("uncached") != [[1, 2]] else 2
         with pytest.raises((ValueError, TypeError)):
             host = np.zeros((FIELDS + 1, 1, width), np.int64)

@@ -1,0 +1,1 @@
+"""A model behind a URL: requests to servers with OpenAI's API, and their answers as results."""

@@ -1,0 +1,129 @@
+"""What servers take besides OpenAI's plain fields: the edited text, references, predictions, margins."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from copyspec.client.sending import RefusedError
+
+Name = Literal["auto", "copyspec", "vllm", "vllm-xargs", "prediction", "plain"]
+DIALECTS: tuple[str, ...] = get_args(Name)
+
+TOP = 5
+"""Most likely tokens asked for at each position, from which margins are computed; Fireworks gives no more."""
+
+_CONTEXT = ("max_model_len", "context_length", "context_window", "max_context_length")
+"""Fields of a model's card that hold the tokens of its context."""
+
+_SYSTEM = re.compile(r"system (?:role|message|prompt|instruction)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a server says of a model."""
+
+    names: tuple[str, ...] = ()  # of all its models
+    owner: str = ""
+    context: int | None = None
+    own: str | None = None  # the short name, if it is one of copyspec's own models
+
+    @classmethod
+    def of(cls, data: bytes, model: str | None) -> Card:
+        """Read the answer of /models; anything else is an empty card."""
+        try:
+            listed = json.loads(data)["data"]
+            cards = [each for each in listed if isinstance(each, dict) and isinstance(each.get("id"), str)]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return cls()
+        card = next((each for each in cards if each["id"] == model), cards[0] if len(cards) == 1 else {})
+        context = next((value for name in _CONTEXT if type(value := card.get(name)) is int and value > 0), None)
+        own = card.get("own_model")
+        owner = str(card.get("owned_by") or "")
+        return cls(tuple(each["id"] for each in cards), owner, context, own if isinstance(own, str) else None)
+
+
+@dataclass(slots=True)
+class Dialect:
+    """How requests to one server are written. Fields that it refused are left out from then on."""
+
+    name: str
+    model: str
+    limit_field: str = "max_tokens"
+    takes_system: bool = True
+    left_out: set[str] = field(default_factory=set)
+
+    def body(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        edit_source: str | None = None,
+        references: Sequence[str] = (),
+        drafts: bool = True,
+        margins: bool = False,
+        logprobs: int | None = None,
+        **fields: object,
+    ) -> dict[str, object]:
+        """A request. `fields`: as in OpenAI's API; None leaves one out."""
+        own: dict[str, object] = {"edit_source": edit_source, "references": list(references) or None}
+        extra: dict[str, object] = {}
+        if not drafts:
+            extra = {} if self.name in ("prediction", "plain") else {"drafts": False}
+        elif self.name in ("copyspec", "vllm"):
+            extra = own
+        elif self.name == "prediction" and edit_source:
+            extra = {"prediction": {"type": "content", "content": edit_source}}
+        if self.name == "vllm-xargs":
+            given = own if drafts else {"drafts": 0}
+            extra = {"vllm_xargs": {f"copyspec_{name}": value for name, value in given.items() if value is not None}}
+            extra = extra if extra["vllm_xargs"] else {}
+        if margins and edit_source and self.name == "copyspec":
+            extra |= {"edit_source": edit_source, "changes": True}
+        elif (margins and edit_source and self.name != "plain") or logprobs is not None:
+            extra |= {"logprobs": True, "top_logprobs": TOP if logprobs is None else logprobs}
+        limit = fields.pop("max_tokens", None)
+        body = {"model": self.model, "messages": self._messages(messages), self.limit_field: limit, **fields, **extra}
+        return {name: value for name, value in body.items() if value is not None and name not in self.left_out}
+
+    def _messages(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The messages, with the system message in front of the first other one for models that take none."""
+        if self.takes_system or len(messages) < 2 or messages[0]["role"] != "system":
+            return list(messages)
+        system, first, *rest = messages
+        return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+
+    def without(self, body: Mapping[str, object], error: RefusedError) -> str | None:
+        """Change what later requests hold after the server has refused `body`. Returns what is to be said of that, ""
+        if it is known already; None if there is nothing to change."""
+        if self.left_out.intersection(body) or (self.limit_field not in body and "max_tokens" in body):
+            return ""  # written before the server had refused another request
+        if "max_tokens" in body and error.names("max_completion_tokens"):
+            self.limit_field = "max_completion_tokens"
+            return "it wants max_completion_tokens"
+        if self.takes_system and _has_system(body) and _SYSTEM.search(str(error)):
+            self.takes_system = False
+            return "it takes no system messages: the text stands in front of the user's"
+        ours = [name for name in body if name not in ("model", "messages")]
+        refused = [name for name in ours if error.names(name)]
+        if not refused and not self.left_out:  # it does not say which: all that is not in every server
+            refused = [name for name in ours if name not in ("temperature", self.limit_field)]
+        if {"logprobs", "top_logprobs"} & set(refused):
+            refused = [*refused, "logprobs", "top_logprobs"]
+        if not refused:
+            return None
+        self.left_out.update(refused)
+        return f"it does not take {', '.join(dict.fromkeys(refused))}: it is asked without"
+
+
+def _has_system(body: Mapping[str, object]) -> bool:
+    messages = body.get("messages")
+    return isinstance(messages, list) and bool(messages) and messages[0].get("role") == "system"
+
+
+def dialect_of(owner: str) -> str:
+    """The dialect of a server whose models have this owner; vLLM's is told apart by a request."""
+    known = {"copyspec": "copyspec", "vllm": "vllm"}
+    return known.get(owner, "prediction")

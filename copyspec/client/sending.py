@@ -1,0 +1,301 @@
+"""Sends requests to a server: as many at once as it takes, and again where that is safe."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import threading
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
+from time import monotonic, time
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+CHAT = "/chat/completions"
+TRIES = 8
+"""A request is sent so often before its answer is given up: after a lost connection, an error of the server, or an
+answer that cannot be read."""
+PATIENCE = 600.0  # seconds for which a server may say that it is busy
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 8.0  # seconds before a request is sent again; the pause doubles
+LONGEST_WAIT = 120.0  # seconds of a server's Retry-After that are obeyed
+GROWTH = 0.5  # by which the number of requests at once grows while as many as that are answered
+CONNECT_SECONDS = 10.0
+BUSY = (429, 503, 529)
+AGAIN = (408, 409, 425, 500, 502, 504, 520, 521, 522, 523, 524)
+MAX_MESSAGE = 300  # characters of a server's error that are shown
+
+_RAW = {"X-Stainless-Raw-Response": "true"}  # the client gives the response itself: its models take as long as the rest
+
+T = TypeVar("T")
+
+
+class ServerError(ConnectionError):
+    """A server cannot be reached, or does not do what is asked of it."""
+
+
+class AgainError(Exception):
+    """An attempt failed, and another one may not."""
+
+
+class BusyError(AgainError):
+    """The server has too much to do. `seconds`: what it asks to wait; None: it does not say."""
+
+    def __init__(self, message: str, seconds: float | None) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
+class RefusedError(Exception):
+    """The server does not take this request."""
+
+    def __init__(self, message: str, param: str | None, code: str | None) -> None:
+        super().__init__(message)
+        self.param, self.code = param, code
+
+    def names(self, field: str) -> bool:
+        """Whether the error is about a field of the body."""
+        return field == (self.param or "").split(".")[0] or field in str(self)
+
+
+class Sender:
+    """One server. Requests run in an event loop in a thread of its own."""
+
+    def __init__(self, url: str, key: str | None, concurrency: int, timeout: float) -> None:
+        self.url = url
+        self.answered = 0  # requests
+        self.failures: Counter[str] = Counter()  # attempts that were made again, by what was wrong
+        self.most, self._limit, self._running = concurrency, float(concurrency), 0
+        self._key, self._timeout = key, timeout
+        self._pause_until = 0.0
+        self._client: Any = None
+        self._headers: dict[str, Any] = {}
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine in the loop."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = loop = asyncio.new_event_loop()
+                self._waiting.clear()
+                self._thread = threading.Thread(target=loop.run_forever, name="copyspec server", daemon=True)
+                self._thread.start()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop and wait for it, or cancel it if the wait is interrupted."""
+        assert threading.current_thread() is not self._thread  # it would wait for itself
+        future = self.start(coroutine)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+
+    def close(self) -> None:
+        """Close all connections. The next request opens new ones."""
+        with self._lock:
+            loop, thread, client = self._loop, self._thread, self._client
+            self._loop = self._thread = self._client = None
+        if loop is None or thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(_ended(client), loop).result(CONNECT_SECONDS)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(CONNECT_SECONDS)
+        if not thread.is_alive():
+            loop.close()
+
+    async def until_answered(self, send: Callable[[], Coroutine[Any, Any, T]], most: int | None = None) -> T:
+        """The result of `send`, which is called again after an AgainError. Raises the last one when it is given up,
+        and ServerError if nothing else has been answered since the first."""
+        began, before, tries, pause = monotonic(), self.answered, 0, FIRST_PAUSE
+        while True:
+            try:
+                async with self._place():
+                    found = await send()
+                self.answered += 1
+                return found
+            except AgainError as error:
+                is_busy = isinstance(error, BusyError)
+                tries += not is_busy
+                if tries >= (most or TRIES) or (is_busy and monotonic() - began > PATIENCE):
+                    if self.answered == before:
+                        raise ServerError(f"{self.url}: {error}, and so {tries or 'many'} times") from None
+                    raise
+                self.failures[re.split(r" \(|:", str(error))[0]] += 1
+                wait = error.seconds if isinstance(error, BusyError) and error.seconds is not None else pause
+                pause = min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(min(wait, LONGEST_WAIT) * random.uniform(1.0, 1.25))
+
+    async def post(self, path: str, body: Mapping[str, object], id: str = "") -> tuple[Mapping[str, str], bytes]:
+        """Send a request; the headers and the body of its answer. `id`: of the request, which some servers repeat."""
+        with _errors(self):
+            client, headers = self._opened(), {**_RAW, **self._headers, **({"x-request-id": id} if id else {})}
+            raw = await client.post(path, cast_to=object, body=body, options={"headers": headers})
+            return raw.headers, raw.content
+
+    async def get(self, path: str) -> bytes:
+        with _errors(self):
+            raw = await self._opened().get(path, cast_to=object, options={"headers": {**_RAW, **self._headers}})
+            content: bytes = raw.content
+            return content
+
+    async def stream(self, body: Mapping[str, object]) -> Any:
+        """Send a request whose answer comes as a stream of events."""
+        with _errors(self):
+            client = self._opened()
+            return await client.chat.completions.create(**_split(body), stream=True, extra_headers=self._headers)
+
+    def public(self, text: str) -> str:
+        """A text of the server, shortened and without the key, which some servers repeat."""
+        if self._key:
+            text = text.replace(self._key, "***")
+        text = " ".join(text.split())
+        return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}..."
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        """Wait until the server takes one more request. It gets half as many after it was too busy, and then gradually
+        more."""
+        while (wait := self._pause_until - monotonic()) > 0:
+            await asyncio.sleep(wait)
+        while self._running >= int(self._limit):
+            self._waiting.append(turn := asyncio.get_running_loop().create_future())
+            await turn
+        self._running += 1
+        try:
+            yield
+            self._limit = min(float(self.most), self._limit + GROWTH / self._limit)
+        except BusyError as error:
+            if monotonic() >= self._pause_until:  # else the others that were under way have told so already
+                self._limit = max(1.0, self._limit / 2)
+                self._pause_until = monotonic() + min(error.seconds or FIRST_PAUSE, LONGEST_WAIT)
+            raise
+        finally:
+            self._running -= 1
+            free = int(self._limit) - self._running
+            while free > 0 and self._waiting:
+                if not (turn := self._waiting.popleft()).done():  # else it was cancelled
+                    turn.set_result(None)
+                    free -= 1
+
+    def _opened(self) -> Any:
+        if self._client is None:
+            try:
+                import openai
+            except ImportError:
+                raise ImportError('a server needs the openai client: pip install "copyspec[remote]"') from None
+            timeout = openai.Timeout(self._timeout, connect=min(CONNECT_SECONDS, self._timeout))
+            self._headers = {} if self._key else {"Authorization": openai.Omit()}
+            self._client = openai.AsyncOpenAI(
+                base_url=self.url, api_key=self._key or "none", max_retries=0, timeout=timeout
+            )
+        return self._client
+
+    def __repr__(self) -> str:
+        return f"Sender({self.url!r})"
+
+    def error_of(self, status: int, body: object, headers: Mapping[str, str]) -> Exception:
+        """What an answer that is an error means."""
+        found = body.get("error", body) if isinstance(body, Mapping) else body
+        fields = found if isinstance(found, Mapping) else {}
+        text = str(fields.get("message") or found or "")
+        is_page = text.lstrip()[:1] == "<"
+        shown = self.public("an HTML page" if is_page else text)
+        message, code = f"it answers {status}{f' ({shown})' if shown else ''}", fields.get("code")
+        if status in BUSY and code != "insufficient_quota":
+            return BusyError(message, _seconds(headers))
+        if status in AGAIN or is_page:
+            return AgainError(message)
+        if status in (401, 403):
+            way = "check the key" if self._key else "it wants a key: set COPYSPEC_API_KEY"
+            return ServerError(f"{self.url}: {message}; {way}")
+        if status in (402, 404, 405, *BUSY):
+            return ServerError(f"{self.url}: {message}")
+        param = fields.get("param")
+        return RefusedError(message, param if isinstance(param, str) else None, str(code) if code else None)
+
+
+async def _ended(client: Any) -> None:
+    """End what runs in the loop, and the client's connections."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    if client is not None:
+        await client.close()
+    await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+class _errors:
+    """Turns the client's errors into those of this module."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, (ImportError, TypeError)):
+            return
+        import openai
+
+        if isinstance(error, openai.APIStatusError):
+            headers: Mapping[str, str] = error.response.headers
+            body = error.body if error.body is not None else error.response.text
+            raise self._sender.error_of(error.status_code, body, headers) from None
+        if isinstance(error, openai.APITimeoutError):
+            raise AgainError(f"no answer within {self._sender._timeout:g} s") from None
+        cause = error.__cause__ or error
+        why = str(cause) or type(cause).__name__
+        raise AgainError(self._sender.public(f"the connection failed ({why})")) from None
+
+
+def check_url(url: object) -> str:
+    """The address of a server's API. Raises TypeError or ValueError, without a password in it, for anything else."""
+    if not isinstance(url, str):
+        raise TypeError(f"url must be a str, got {type(url).__name__}")
+    try:
+        parts = urlsplit(url.strip())
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        parts, host = urlsplit(""), None
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("url holds a user or a password: leave it out, and give a key by COPYSPEC_API_KEY")
+    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
+        raise ValueError(f"url={url!r} is no address of a server, such as http://127.0.0.1:8000/v1")
+    path = parts.path.rstrip("/").removesuffix(CHAT) or "/v1"
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def is_loopback(url: str) -> bool:
+    """Whether what is sent there stays on this machine."""
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
+
+
+def _split(body: Mapping[str, object]) -> dict[str, object]:
+    """A body as arguments of the client's method."""
+    own = {name: body[name] for name in ("model", "messages")}
+    return {**own, "extra_body": {name: value for name, value in body.items() if name not in own}}
+
+
+def _seconds(headers: Mapping[str, str]) -> float | None:
+    """What a server asks to wait, in seconds."""
+    value = headers.get("retry-after")
+    try:
+        if (milliseconds := headers.get("retry-after-ms")) is not None:
+            return max(0.0, float(milliseconds) / 1000)
+        return None if value is None else max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(str(value)).timestamp() - time())
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,167 @@
+"""Attention of a pass over several rows, row by row: each row's queries over its own keys and values.
+
+A pass gives the model the tokens of all rows as one row. Where its attention layers call transformers' interface with
+what the cache has returned, their call comes here, and is made once for each row, by the function that plain decoding
+uses. Other models get the keys of all rows, and a mask that hides those of other rows.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from threading import local
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from copyspec.targets.hooks.attention import masked_implementation, own_implementation
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    from copyspec.targets.facts import ModelFacts
+    from copyspec.targets.passes import Pass, RowCache
+
+NAME = "copyspec_rows"
+"""The name of this attention in transformers' registry."""
+
+_EAGER = "eager_attention_forward"
+
+
+class NotByRow(Exception):
+    """A layer calls attention in another way: its model must get the keys of all rows."""
+
+
+class RowAttention:
+    """How the layers of a running pass attend."""
+
+    def __init__(self, model: PreTrainedModel, work: Pass, rows: Sequence[RowCache], facts: ModelFacts) -> None:
+        self._work, self._rows, self._facts = work, rows, facts
+        self._names = {id(part): facts.attention or masked_implementation(model, part) for part in facts.configs}
+        self._written: dict[int, tuple[int, torch.Tensor]] = {}  # by id: keys, and the number of their layer
+        self._attended: set[int] = set()  # ids of these keys
+
+    def wrote(self, number: int, keys: torch.Tensor) -> None:
+        """Record that a layer was given back these keys, [1, H, T, D], after their rows' buffers were written."""
+        self._written[id(keys)] = number, keys
+
+    def markers(self) -> Any:
+        """What the model gets in place of masks: the number of a kind of layer, [1, 1, T, 1]."""
+        kinds, tokens = self._facts.kinds, self._work.first[-1]
+        markers = {
+            kind: torch.full((1, 1, 1, 1), number, device="cpu").expand(1, 1, tokens, 1)
+            for number, kind in enumerate(kinds)
+        }
+        return markers if len(markers) > 1 else markers[kinds[0]]
+
+    def masks(self, marker: torch.Tensor | None) -> list[torch.Tensor | None]:
+        """The additive mask of each row for a layer with this marker, [1, 1, n, L]; None: it sees all."""
+        if marker is None or marker.dtype != torch.long:
+            raise NotByRow("a layer changes its mask")
+        return self._work.masks(self._facts.kinds[int(marker[0, 0, 0, 0])], self._facts)
+
+    def end(self) -> None:
+        """Raise NotByRow if a layer of the pass that has ended did not attend in this way."""
+        if self._attended != set(self._written):
+            raise NotByRow("a layer calls no attention of transformers' interface")
+
+    def attend(
+        self,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        **named: Any,
+    ) -> tuple[torch.Tensor, None]:
+        """The attention of all rows, [1, T, H, D]; see `attend`."""
+        written = self._written.get(id(key))
+        if written is None or named.get("position_bias") is not None:
+            raise NotByRow("a layer attends to other keys than the cache has returned, or adds a bias of its own")
+        self._attended.add(id(key))
+        work, facts = self._work, self._facts
+        name = self._names.get(id(module.config), facts.attention or "sdpa")
+        call, masks, parts = _function(module, name), self.masks(attention_mask), list[torch.Tensor]()
+        # Without a mask, several tokens of a new row see those before them.
+        is_causal = name != "eager" and facts.window is None and facts.chunk is None
+        for row, start, first, last, scored, mask in zip(
+            self._rows, work.starts, work.first, work.first[1:], work.scored, masks, strict=False
+        ):
+            buffers, end = row.layers[written[0]], start + last - first
+            keys, values = buffers.keys[:, :end].unsqueeze(0), buffers.values[:, :end].unsqueeze(0)
+            own = None if is_causal and not start and scored == 1 else mask
+            parts.append(call(module, query[:, :, first:last], keys, values, own, **named)[0])
+        return torch.cat(parts, dim=1), None
+
+
+_running = local()
+
+
+@contextmanager
+def attending(attention: RowAttention) -> Iterator[None]:
+    """Let attention in this thread be that of a pass while the context is active."""
+    _running.attention = attention
+    try:
+        yield
+    finally:
+        _running.attention = None
+
+
+def attend(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **named: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention with transformers' signature: queries [1, H, T, D], keys and values [1, H, T, D] of the pass's tokens,
+    and the kind of layer as a marker. In another thread that runs the model in the meantime: its own attention."""
+    attention: RowAttention | None = getattr(_running, "attention", None)
+    call = attention.attend if attention is not None else _function(module, own_implementation(module.config))  # type: ignore[arg-type]
+    return call(module, query, key, value, attention_mask, **named)  # type: ignore[return-value]
+
+
+def make_mask(*arguments: Any, config: PreTrainedConfig, **named: Any) -> Any:
+    """The mask that the model makes in another thread that runs it in the meantime."""
+    return ALL_MASK_ATTENTION_FUNCTIONS[own_implementation(config)](*arguments, config=config, **named)
+
+
+def attends_by_interface(model: PreTrainedModel) -> bool:
+    """Whether all modules of a model that write to the cache call transformers' attention interface, by their
+    sources."""
+    sources = [_source(kind) for kind in {type(module) for module in model.modules()}]  # type: ignore[arg-type]
+    writers = [source for source in sources if ".update(" in source and "self.layer_idx" in source]
+    return bool(writers) and all(["ALL_ATTENTION_FUNCTIONS" in source for source in writers])
+
+
+@cache
+def _source(kind: Any) -> str:
+    """The source of a class's forward, of that which it inherits; "" for one that was made at run time."""
+    try:
+        return inspect.getsource(kind.forward)
+    except (OSError, TypeError, AttributeError):
+        return ""
+
+
+def _function(module: nn.Module, name: str) -> Callable[..., Sequence[Any]]:
+    """The attention function that the module calls in plain decoding."""
+    if name != "eager":
+        function: Callable[..., Sequence[Any]] = ALL_ATTENTION_FUNCTIONS[name]
+        return function
+    for kind in type(module).__mro__:
+        function = getattr(sys.modules.get(kind.__module__), _EAGER, None)  # type: ignore[assignment]
+        if function is not None:
+            return function
+    raise NotByRow(f"{type(module).__name__} has no {_EAGER}")
+
+
+AttentionInterface.register(NAME, attend)
+AttentionMaskInterface.register(NAME, make_mask)

@@ -1,0 +1,267 @@
+"""Servers that fail in every way, and runs that are ended: no wrong file, nothing lost, nothing paid for twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import copyspec
+from copyspec.client import sending
+from copyspec.pipelines import FileOptions, GECPipeline, GuardOptions, Summary
+from tests.helpers.fake_server import Sent, asked_text, completion, fake_server
+
+ROOT = Path(__file__).parent.parent.parent
+WORDS = ("cat", "dog", "house", "tree", "river", "stone", "bread", "table", "window", "garden", "teacher", "letter")
+
+
+def sentences(count: int, seed: int = 0) -> list[str]:
+    """Different ones, each with a mistake that `corrected` mends."""
+    random_ = random.Random(seed)
+    found: dict[str, None] = {}
+    while len(found) < count:
+        one, two, three, four = random_.sample(WORDS, 4)
+        found[f"There was teh {one} and teh {two} near the {three} of {four} in {random_.choice(WORDS)}."] = None
+    return list(found)
+
+
+def corrected(text: str) -> str:
+    return text.replace("teh", "the")
+
+
+def right(body: dict[str, Any]) -> dict[str, Any]:
+    return completion(corrected(asked_text(body)))
+
+
+class Faulty:
+    """A server that fails at random, and counts what it did."""
+
+    def __init__(self, share: float, seed: int = 0) -> None:
+        self.random, self.share = random.Random(seed), share
+        self.did: Counter[str] = Counter()
+        self.last = "The lighthouse keeper sings of whales."
+
+    def __call__(self, body: dict[str, Any]) -> Sent:
+        text, answer = asked_text(body), right(body)
+        kind = "right"
+        if self.random.random() < self.share:
+            kind = self.random.choice(KINDS)
+        self.did[kind] += 1
+        other, self.last = self.last, text
+        return faults(kind, answer, other, self.random)
+
+
+def faults(kind: str, answer: dict[str, Any], other: str, random_: random.Random) -> Sent:
+    data = json.dumps(answer).encode()
+    made = {
+        "right": lambda: Sent(data),
+        "late": lambda: Sent(data, delay=0.05),
+        "dropped": lambda: Sent(data, cut=0),
+        "cut": lambda: Sent(data, cut=random_.randrange(20, len(data))),
+        "429": lambda: Sent({"error": {"message": "slow down"}}, 429, {"retry-after": "0.01"}),
+        "500": lambda: Sent({"error": {"message": "CUDA error"}}, 500),
+        "503": lambda: Sent(b"", 503),
+        "no JSON": lambda: Sent(data[: len(data) // 2]),
+        "other JSON": lambda: Sent({"choices": []}),
+        "other model": lambda: Sent({**answer, "model": "another-model"}),
+        "other answer": lambda: Sent(completion(corrected(other))),
+        "half": lambda: Sent(completion(answer["choices"][0]["message"]["content"][:20], finish=None)),
+        "page": lambda: Sent(b"<html>Welcome</html>", 200, {"content-type": "text/html"}),
+        "error page": lambda: Sent(b"<!doctype html><h1>Bad gateway</h1>", 502, {"content-type": "text/html"}),
+    }
+    return made[kind]()
+
+
+KINDS = ("late", "dropped", "cut", "429", "500", "503", "no JSON", "other JSON", "other model", "other answer")
+KINDS += ("half", "page", "error page")
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(sending, "LONGEST_PAUSE", 0.1)
+
+
+def test_2000_requests_to_a_faulty_server_make_the_right_files(tmp_path: Path) -> None:
+    texts, faulty = sentences(2000), Faulty(0.25)
+    paths = [tmp_path / f"{number}.txt" for number in range(20)]
+    for number, path in enumerate(paths):
+        path.write_text("\n\n".join(texts[100 * number : 100 * number + 100]) + "\n")
+    total = Summary()
+    with fake_server(faulty) as server, copyspec.remote(server.url) as remote:
+        pipeline = GECPipeline(remote, guards=GuardOptions(allow_swaps=True))
+        for report in pipeline.files(paths, FileOptions(in_place=True)):
+            assert report.error is None
+            total.add(report.summary)
+    assert "\n\n".join(path.read_text().strip() for path in paths) == "\n\n".join(map(corrected, texts))
+    assert total.segments == total.changed == 2000 and not total.skipped and remote.usage.requests == 2000
+    assert set(faulty.did) == {"right", *KINDS}
+    assert not list(tmp_path.glob("*journal*"))
+    named = sum(remote.failures.values())
+    assert named == sum(faulty.did.values()) - 2000 and len(remote.failures) >= 8, remote.failures
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("late", "429", "503", "other answer")])
+def test_a_text_that_always_fails_fails_its_file_alone(kind: str, tmp_path: Path) -> None:
+    texts = sentences(12)
+    paths = [tmp_path / "bad.txt", tmp_path / "good.txt"]
+    paths[0].write_text("\n\n".join(texts[:6]))
+    paths[1].write_text("\n\n".join(texts[6:]))
+
+    def reply(body: dict[str, Any]) -> Sent:
+        is_bad = asked_text(body) == texts[3]
+        slow = 0.02 if asked_text(body) in texts[6:] else 0.0  # others are answered after the first try of the bad one
+        return faults(kind, right(body), texts[7], random.Random(1)) if is_bad else Sent(right(body), delay=slow)
+
+    with fake_server(reply) as server, copyspec.remote(server.url, concurrency=2) as remote:
+        pipeline = GECPipeline(remote, guards=GuardOptions(allow_swaps=True), pack=0)
+        bad, good = pipeline.files(paths, FileOptions(in_place=True))
+        assert good.error is None and paths[1].read_text() == "\n\n".join(map(corrected, texts[6:]))
+        assert isinstance(bad.error, copyspec.ServerError) and "the server failed: " in str(bad.error)
+        assert paths[0].read_text() == "\n\n".join(texts[:6])
+        server.reply, seen = lambda body: Sent(right(body)), len(server.bodies)
+        (again,) = pipeline.files(paths[0], FileOptions(in_place=True, resume=True))
+        assert again.error is None and paths[0].read_text() == "\n\n".join(map(corrected, texts[:6]))
+        assert [asked_text(body) for body in server.bodies[seen:]] == [texts[3]]
+
+
+def test_a_server_that_is_gone_ends_the_run_and_keeps_what_was_answered(tmp_path: Path) -> None:
+    texts, path = sentences(60), tmp_path / "a.txt"
+    path.write_text("\n\n".join(texts))
+    is_gone = False
+
+    def reply(body: dict[str, Any]) -> Sent:
+        nonlocal is_gone
+        is_gone = is_gone or len(server.bodies) > 30
+        return Sent(b"", cut=0) if is_gone else Sent(right(body))
+
+    with fake_server(reply) as server, copyspec.remote(server.url, concurrency=4) as remote:
+        pipeline = GECPipeline(remote, guards=GuardOptions(allow_swaps=True))
+        with pytest.raises(copyspec.ServerError, match=r"/v1: the connection failed .* and so 8 times"):
+            list(pipeline.files(path, FileOptions(in_place=True)))
+        answered = remote.usage.requests
+        assert path.read_text() == "\n\n".join(texts) and 0 < answered <= 30
+        is_gone, seen = False, len(server.bodies)
+        server.reply = lambda body: Sent(right(body))
+        (report,) = pipeline.files(path, FileOptions(in_place=True, resume=True))
+        assert report.error is None and path.read_text() == "\n\n".join(map(corrected, texts))
+        assert len(server.bodies) - seen == 60 - answered
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        (Sent({"error": {"message": "Incorrect key: sk-1234"}}, 401), r"401 \(Incorrect key: \*\*\*\); check the key"),
+        (Sent({"error": {"message": "no model 'm'"}}, 404), r"404 \(no model 'm'\)"),
+        (Sent({"error": {"message": "no money", "code": "insufficient_quota"}}, 429), "429 .*no money"),
+        (Sent({"error": {"message": "messages must alternate"}}, 400), "400 .*must alternate"),
+        (Sent(completion("x", model="other")), "another model has answered: 'other' instead of 'm', and so 8 times"),
+        (Sent(b"<html>", 200), "it sent an HTML page instead of JSON, and so 8 times"),
+    ],
+)
+def test_what_no_request_can_mend_ends_the_run(sent: Sent, message: str) -> None:
+    with fake_server(lambda body: sent) as server, copyspec.remote(server.url, api_key="sk-1234") as remote:
+        with pytest.raises(copyspec.ServerError, match=message):
+            GECPipeline(remote)("There was teh cat.")
+        assert len(server.bodies) <= sending.TRIES + 1
+
+
+def test_a_busy_server_gets_fewer_requests_and_what_it_asks_for() -> None:
+    times: list[float] = []
+
+    def reply(body: dict[str, Any]) -> Sent:
+        times.append(time.monotonic())
+        if server.open > 4 or len(times) == 1:
+            return Sent({"error": {"message": "busy"}}, 429, {"retry-after": "0.3"}, delay=0.02)
+        return Sent(right(body), delay=0.02)
+
+    with fake_server(reply) as server, copyspec.remote(server.url, concurrency=32) as remote:
+        texts = sentences(150)
+        found = GECPipeline(remote, guards=GuardOptions(allow_swaps=True))(texts)
+    assert [each.text for each in found] == list(map(corrected, texts))
+    assert server.most <= 32
+    later = [after - before for before, after in pairwise(times) if after - before > 0.25]
+    assert later, "it waits as long as it is asked to"
+    assert sum(remote.failures.values()) < 75, "of requests beyond what the server takes few are sent"
+
+
+def test_no_more_requests_than_wanted_are_under_way() -> None:
+    with fake_server(lambda body: Sent(right(body), delay=0.01)) as server:
+        with copyspec.remote(server.url, concurrency=3) as remote:
+            GECPipeline(remote)(sentences(40))
+        assert server.most == 3
+
+
+COMMAND = "import sys\nfrom copyspec.cli import main\nraise SystemExit(main(sys.argv[1:]))"
+
+
+def start(path: Path, url: str, *more: str) -> subprocess.Popen[str]:
+    arguments = ["gec", "-i", str(path), "--server", url, "--concurrency", "8", "--allow-swaps", *more]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *arguments], stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def journaled(path: Path) -> int:
+    journals = list(path.parent.glob("*journal*"))
+    return sum(line.startswith('{"key"') for each in journals for line in each.read_text().splitlines())
+
+
+@pytest.fixture
+def slow() -> Iterator[Any]:
+    with fake_server(lambda body: Sent(right(body), delay=0.02)) as server:
+        yield server
+
+
+def wait_for(count: int, server: Any, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while len(server.bodies) < count and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def test_a_run_killed_at_random_moments_pays_for_nothing_twice(slow: Any, tmp_path: Path) -> None:
+    texts, path, random_ = sentences(240), tmp_path / "a.txt", random.Random(3)
+    path.write_text("\n\n".join(texts))
+    kept, kills = 0, 0
+    while kills < 10 and kept < len(texts) - 20:
+        seen = len(slow.bodies)
+        process = start(path, slow.url, *(["--resume"] if kills else []))
+        wait_for(seen + random_.randrange(2, 24), slow, process)
+        process.kill()
+        process.communicate()
+        assert path.read_text() == "\n\n".join(texts)
+        now = journaled(path)
+        # Nothing is asked for again but what was under way.
+        assert len({asked_text(each) for each in slow.bodies[seen:]}) == len(slow.bodies) - seen
+        assert now >= kept and (now - kept) >= len(slow.bodies) - seen - 9
+        kept, kills = now, kills + 1
+    process, seen = start(path, slow.url, "--resume"), len(slow.bodies)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert path.read_text() == "\n\n".join(map(corrected, texts))
+    assert len(slow.bodies) - seen == len(texts) - kept
+
+
+def test_ctrl_c_keeps_every_answer_that_was_under_way(slow: Any, tmp_path: Path) -> None:
+    texts, path = sentences(200), tmp_path / "a.txt"
+    path.write_text("\n\n".join(texts))
+    process = start(path, slow.url)
+    wait_for(50, slow, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "answers are under way and will be kept" in errors and "--resume continues" in errors
+    assert journaled(path) == len(slow.bodies) < 200
+    assert f"{len(slow.bodies)} answers" in errors
