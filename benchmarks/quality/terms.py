@@ -119,9 +119,11 @@ def main() -> None:
     options = parser.parse_args()
     model: Corrector | None = None
     if options.model:
+        import torch
+
         from benchmarks.quality.model import QualityModel
 
-        model = ModelCorrector(QualityModel(options.model).engine, ModelOptions())
+        model = ModelCorrector(QualityModel(options.model, torch.float32).engine, ModelOptions())
     for with_list in (False, True):
         counts = [0, 0, 0]
         for pairs, terms in documents(options.sentences):

@@ -73,5 +73,5 @@ def _without(down: torch.Tensor, up: torch.Tensor, module: Any, inputs: Any, out
 
 def _give_back(module: Any, inputs: Any, output: Any) -> None:
     """Give back the memory of a weight of which the engine's passes read a packed copy."""
-    if module.weight.device.type == "cpu":
+    if module.weight.device.type == "cpu" and module.weight.dtype == torch.float32:
         give_back(numbers(module.weight))

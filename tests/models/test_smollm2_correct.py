@@ -79,3 +79,11 @@ def test_its_second_opinion_is_that_of_its_base() -> None:
             expected.append(float(logits.gather(-1, ids[0, len(lead) :, None]).sum()))
         one, other = fluency(before, texts)  # without what both begin with
         assert other - one == pytest.approx(expected[1] - expected[0], abs=1e-3)
+
+
+@needs_smollm2
+def test_its_second_opinion_in_half_precision() -> None:
+    corrector = ModelCorrector(copyspec.load(CORRECTOR, dtype="bfloat16"))
+    assert corrector.fluency is not None
+    wrong, right = corrector.fluency("", ("He go to school.", "He goes to school."))
+    assert right > wrong + 2
