@@ -15,7 +15,7 @@ _DOCS = Path(__file__).parents[1] / "docs"
 _TEMPLATE = Path(__file__).parent / "adapt_card_template.md"
 _SETS = ("jfleg_dev", "gmeg_wiki_dev", "conll14")
 _SETTINGS = (
-    "raw", "words shared 0.6", "guards", "guards, the bundled model's margins", "guards, swaps, caution 0",
+    "raw", "words shared 0.6", "guards", "guards, the bundled model's margins", "guards, swaps, precision 0",
     "confidence 0.5", "confidence 0.8", "confidence 0.95",
 )  # fmt: skip
 _QUOTED = ("verbatim", "whole_sentence", "holds")

@@ -25,7 +25,7 @@ OPEN = GuardOptions(
     max_edit_ratio=1e9,
     max_lost_ratio=1e9,
     strip_wrappers=False,
-    caution=0,
+    precision=0,
 )
 """Guards that accept everything."""
 

@@ -38,7 +38,7 @@ GUARDS = GuardOptions(
     any_language=True,
     max_edit_ratio=9.0,
     max_lost_ratio=9.0,
-    caution=0.0,
+    precision=0.0,
 )
 _LINK = r"https?://[^\s<>\"'`\])}|\\^]+"
 _UNTOLD = re.compile(r"<w:t\b[^<>]*>|<w:lastRenderedPageBreak ?/>")

@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the result to this file")
     args = parser.parse_args()
     guards = GuardOptions(
-        allow_new_words=args.no_guards, allow_swaps=args.no_guards, caution=0.0 if args.no_guards else 1.0
+        allow_new_words=args.no_guards, allow_swaps=args.no_guards, precision=0.0 if args.no_guards else 0.9
     )
     pipeline = GECPipeline(args.model, guards=guards)
     result = measure(pipeline, limit=args.limit, with_files=not args.no_files)

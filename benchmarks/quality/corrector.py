@@ -76,11 +76,11 @@ def measure_set(engine: Engine, data: Path, name: str, count: int | None, keep: 
     corrector = _corrector(engine, keep)
     free = GuardOptions(
         True, True, True, True, 1e9, 1e9, strip_wrappers=False, allow_new_words=True, allow_swaps=True,
-        any_language=True, caution=0.0,
+        any_language=True, precision=0.0,
     )  # fmt: skip
     outputs: dict[str, list[str]] = {}
     settings = {"guards": GuardOptions(), "guards, the bundled model's margins": GuardOptions(calibration="default")}
-    settings |= {"guards, swaps, caution 0": GuardOptions(caution=0.0, allow_swaps=True)}
+    settings |= {"guards, swaps, precision 0": GuardOptions(precision=0.0, allow_swaps=True)}
     settings |= {f"confidence {p}": replace(free, min_confidence=p) for p in CONFIDENCES}
     for label, guards in settings.items():
         outputs[label] = [done.text for done in GECPipeline(corrector, guards=guards)(sources)]

@@ -22,8 +22,8 @@ from copyspec.pipelines import Corrector, GECPipeline, GuardOptions, Outcome, Re
 SETS = ("jfleg_dev", "gmeg_wiki_dev", "conll14")
 CORRECT = "correct"  # correct texts: what is changed there is usually damage
 GUARDS = {
-    "without the guards on words": GuardOptions(allow_new_words=True, allow_swaps=True, caution=0.0),
-    "without margins": GuardOptions(caution=0.0),
+    "without the guards on words": GuardOptions(allow_new_words=True, allow_swaps=True, precision=0.0),
+    "without margins": GuardOptions(precision=0.0),
     "as they are": GuardOptions(),
 }
 

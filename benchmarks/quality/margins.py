@@ -4,7 +4,8 @@ The model corrects held-out sentences of the training text, one in three with mi
 regression predicts whether a change restores the original: from the corrector's margin, from how much more likely the
 change makes the text to the language model that the corrector was made from, from the words that are lost, and from its
 kind. Printed: the constants of `copyspec.pipelines.guards.judging` for several odds, and how many changes are right at
-these, of those that were not fitted. No human corrections are used.
+these, of those that were not fitted; then how many of the changes are right that each `--precision` lets pass, in the
+sentences after those that the constants were fitted on. No human corrections are used.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,9 +25,17 @@ from benchmarks.quality.model import QualityModel
 from copyspec.pipelines import GuardOptions, ModelCorrector, ModelOptions
 from copyspec.pipelines.edits.diff import apply  # type: ignore[import-not-found]
 from copyspec.pipelines.guards.guards import measured_changes  # type: ignore[import-not-found]
-from copyspec.pipelines.guards.judging import MOST_MARGIN  # type: ignore[import-not-found]
+from copyspec.pipelines.guards.judging import (  # type: ignore[import-not-found]
+    CALIBRATED,
+    GAIN,
+    LOST_WORD,
+    MOST_MARGIN,
+    raised,
+)
 
 ODDS = (-1.0, -0.5, 0.0, 0.5, 1.0)  # logarithms
+PRECISIONS = (0.8, 0.85, 0.9, 0.95, 0.97)
+FITTED = 1200  # sentences, the first ones, on which the constants in use were fitted
 PENALTY = 0.5  # of squared weights; kinds with few changes stay near the others
 
 
@@ -43,6 +52,7 @@ class Drawn:
 class Change:
     """One change that the corrector makes."""
 
+    row: int  # of its sentence
     kind: str
     margin: float
     gain: float  # in log-probability of the text, to the language model
@@ -83,11 +93,11 @@ def draw(data: Path, count: int, seed: int = 0) -> list[Drawn]:
 
 def changes_of(corrector: Remembering, drawn: Sequence[Drawn]) -> Iterable[Change]:
     """Yield the changes that the guards leave to the margins."""
-    fluency, options = corrector.fluency, GuardOptions(caution=0.0)
+    fluency, options = corrector.fluency, GuardOptions(precision=0.0)
     if fluency is None:
         raise SystemExit(f"{corrector.identity['model']} has no adapter that is merged into a language model")
     list(corrector.correct([each.text for each in drawn]))
-    for each in drawn:
+    for row, each in enumerate(drawn):
         outcome = corrector.outcome(each.text)
         if outcome is None or outcome.text is None:
             continue
@@ -101,9 +111,8 @@ def changes_of(corrector: Remembering, drawn: Sequence[Drawn]) -> Iterable[Chang
             was = each.text[edit.start : edit.end]
             lost = max(0, len(each.text.split()) - len(made.split()))
             is_right = edit in wanted
-            yield Change(
-                kind, margin, after - source, lost, is_right, each.text == each.right, was, edit.replacement, each.text
-            )
+            is_clean = each.text == each.right
+            yield Change(row, kind, margin, after - source, lost, is_right, is_clean, was, edit.replacement, each.text)
 
 
 def fitted(changes: Sequence[Change], kinds: Sequence[str]) -> tuple[float, float, float, dict[str, float]]:
@@ -127,7 +136,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-correct", help="alias, hub id or folder")
     parser.add_argument("--data", type=Path, required=True, help="folder of prose")
     parser.add_argument("--out", type=Path, required=True, help="folder for the corrections and every change")
-    parser.add_argument("--rows", type=int, default=1200, help="number of sentences")
+    parser.add_argument("--rows", type=int, default=4000, help="number of sentences")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
@@ -136,6 +145,24 @@ def main() -> None:
     changes = list(changes_of(remembering, draw(options.data, options.rows)))
     (options.out / "changes.json").write_text(json.dumps([asdict(each) for each in changes], indent=0), "utf-8")
     report(changes)
+    margins = CALIBRATED[corrector.calibration or options.model]
+    for precision in PRECISIONS:
+        print(f"--precision {precision}:", json.dumps(passed(changes, margins, precision)))
+
+
+def passed(changes: Sequence[Change], margins: Mapping[str, float], precision: float) -> dict[str, object]:
+    """Count the changes of sentences after the fitted ones that have the margins of a precision."""
+    later = [each for each in changes if each.row >= FITTED]
+    made = [
+        each
+        for each in later
+        if min(each.margin, MOST_MARGIN) + GAIN * (each.gain - LOST_WORD * each.lost)
+        >= margins[each.kind] + raised(precision)
+    ]
+    counts = {"in sentences with mistakes": [each for each in made if not each.is_clean], "in all": made}
+    right = sum(each.is_right for each in made)
+    shares = {name: [len(some), round(right / max(1, len(some)), 3)] for name, some in counts.items()}
+    return {**shares, "of the right changes": round(right / max(1, sum(each.is_right for each in later)), 3)}
 
 
 def report(changes: Sequence[Change]) -> None:

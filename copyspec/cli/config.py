@@ -17,7 +17,7 @@ FILES = (".copyspec.toml", "pyproject.toml")
 
 ALLOWED = frozenset(
     {
-        *("exclude", "format", "line_mode", "field", "column", "encoding", "protect", "words", "caution"),
+        *("exclude", "format", "line_mode", "field", "column", "encoding", "protect", "words", "precision", "style"),
         *("max_edit_ratio", "max_lost_ratio", "allow_numbers", "allow_links", "allow_code", "allow_names"),
         *("allow_new_words", "allow_swaps", "any_language", "language", "by_sentence", "segmenter", "kinds"),
         *("server", "model"),

@@ -95,9 +95,12 @@ def gec(
     words: Annotated[
         list[Path] | None, guard_option("A text file of further words to accept as correct. Repeatable.")
     ] = None,
-    caution: Annotated[
-        float, guard_option("Factor on the margin by which the model must prefer an edit; 0: no margin.")
-    ] = 1.0,
+    precision: Annotated[
+        float, guard_option("Share of edits that should be right: 0.95 makes fewer, 0.8 more; 0: no margins.")
+    ] = 0.9,
+    style: Annotated[
+        str | None, guard_option("Change words to british or american spelling: colour, organise, centre.")
+    ] = None,
     min_confidence: Annotated[
         float, guard_option("Minimum probability that an edit needs, against keeping the source.")
     ] = 0.0,

@@ -71,10 +71,12 @@ class RewindableSequence:
         draft: DraftOptions,
         cost_model: CostModel,
         passes: PassRunner,
+        mend: Callable[[], None] = lambda: None,
     ) -> None:
-        """`make_request` returns equal requests with fresh stop conditions; `passes` runs every pass of the target."""
+        """`make_request` returns equal requests with fresh stop conditions; `passes` runs every pass of the target, and
+        `mend` after one that was interrupted, which may have left the model changed."""
         self._target, self._make_request, self._draft, self._costs = target, make_request, draft, cost_model
-        self._passes = passes
+        self._passes, self._mend = passes, mend
         self._batch = Batch(target, draft, cost_model)
         self._row: Row | None = None
         self._follower = FollowingDrafter()
@@ -127,6 +129,7 @@ class RewindableSequence:
         try:
             self._passes.run(partial(self._step, row))
         except BaseException:  # in the middle of a pass: what the session holds need not be what the row counts on
+            self._passes.run(self._mend)
             self.close()
             if row.finish is None:
                 self._restart([*row.output])

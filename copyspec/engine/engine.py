@@ -337,7 +337,8 @@ class Engine:
         """
         self._check_loaded()
         passes = self._passes(options)
-        return RewindableSequence(self._target, lambda: make_job().request, options.draft, self._costs, passes)
+        mend = partial(restore_after_interrupt, self.model)
+        return RewindableSequence(self._target, lambda: make_job().request, options.draft, self._costs, passes, mend)
 
     def unload(self) -> None:
         """Release the model; it is freed when running streams have ended. New calls raise RuntimeError."""

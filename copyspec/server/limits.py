@@ -12,14 +12,14 @@ MAX_REFERENCES = 4096
 
 
 def count_characters(value: object) -> int:
-    """Number of characters in all texts of a JSON value. Numbers in lists are token ids."""
+    """Number of characters in all texts of a JSON value, names of fields among them. Numbers in lists are token ids."""
     count, left = 0, [value]
     while left:
         value = left.pop()
         if isinstance(value, str):
             count += len(value)
         elif isinstance(value, (list, dict)):
-            held = value if isinstance(value, list) else list(value.values())
+            held = value if isinstance(value, list) else [*value, *value.values()]
             texts = [each for each in held if not isinstance(each, int)]
             left += texts
             if isinstance(value, list):

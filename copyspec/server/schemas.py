@@ -113,7 +113,7 @@ class SharedBody(BaseModel):
         given = self.references if isinstance(self.references, list) else []
         if is_ids(given) or not any(isinstance(each, list) and not is_ids(each) for each in given):
             shared.append(self.references)  # not a list for each prompt
-        return count_characters(self.__dict__) + (prompts - 1) * count_characters(shared)
+        return count_characters([*self.__dict__.values()]) + (prompts - 1) * count_characters(shared)
 
     def check_extra(self) -> None:
         """Raise FieldError for the first unknown or unsupported field."""

@@ -68,6 +68,8 @@ class WrappedModel(ABC):
         """Whether attention in a pass over several rows is computed row by row; False once a layer turned out not to
         call it as this needs."""
         self.encoder_length = encoder_length(model.config)
+        self.most_tokens = min(facts.max_length or sys.maxsize, getattr(model.config, "expert_capacity", sys.maxsize))
+        """Tokens of a pass over several rows: some models have buffers for so many, or experts that drop others."""
         self._facts = facts
 
     @property
@@ -236,7 +238,7 @@ class TreeSession(ABC):
     def contents(self, row: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of each layer of a row, [H, S, D]. Raises ValueError if a layer has none of its own."""
         layers = self._rows[row].layers
-        if sorted(layers) != list(range(len(self._cache.layers))):
+        if sorted(layers) != list(range(len(layers))):
             raise ValueError("some of its layers keep no keys and values of their own")
         return [(layers[number].keys, layers[number].values) for number in range(len(layers))]
 
@@ -247,6 +249,8 @@ class TreeSession(ABC):
     def _pass(self, work: Pass, trees: Sequence[DraftTree], places: Sequence[int]) -> torch.Tensor:
         """Score the roots and nodes of the rows in these places, [N, V]."""
         facts, rows = self._facts, [self._rows[place] for place in places]
+        if len(rows) > 1 and work.first[-1] > self._target.most_tokens:
+            return self._apart(work, trees)
         packed = torch.from_numpy(work.packed).to(facts.device, non_blocking=facts.non_blocking)
         tokens, positions = packed.unsqueeze(1)
         states = _UNCHANGED if self._states is None else self._states.during(places, work, trees)
@@ -264,11 +268,11 @@ class TreeSession(ABC):
                 _UNCHANGED if facts.positions == "argument" else self._positioned(work, positions),
             ):
                 logits = self._call(tokens, positions, masks)
+        # NaN of one row may have reached others: 0 times NaN is NaN.
         return logits if len(rows) == 1 or not logits.isnan().any() else self._apart(work, trees)
 
     def _apart(self, work: Pass, trees: Sequence[DraftTree]) -> torch.Tensor:
-        """The logits of a pass in which NaN of one row has reached others: 0 times NaN is NaN. Each row is scored in a
-        pass of its own."""
+        """The logits of a pass, each row of which is scored in a pass of its own."""
         logits = list[torch.Tensor]()
         for place, (start, tree) in enumerate(zip(work.starts, trees, strict=True)):
             ids = work.tokens[work.first[place] : work.first[place + 1] - len(tree.tokens)].tolist()

@@ -150,25 +150,45 @@ class FastLayer(ReplacedLayer):
     def _table(self, hidden: torch.Tensor, mask: torch.Tensor | None, cache: PassCache) -> NDArray[np.int64] | None:
         """The rows of the pass for the module, [B, 7]. None if their caches or masks are not such as it reads."""
         work = cache.work
-        if cache.attention is not None:
-            masks = cache.attention.masks(mask)
-        elif len(work.starts) > 1 or (mask is None and not cache.is_plain):
-            return None
-        elif mask is None or _is_added(mask, len(work.tokens), work.ends()[0]):
-            masks = [mask]
-        else:
-            return None
-        like = hidden.new_empty((self._key_heads, 0, self._head_size))
+        known = work.tables.get(id(mask))
+        if known is None:
+            if (of_pass := _table_of(mask, cache)) is None:
+                return None
+            known = work.tables[id(mask)] = mask, of_pass  # with the mask, whose id no other gets then
+        table = known[1]
         number: int = self._attention.layer_idx  # type: ignore[assignment]
-        table = np.empty((len(work.starts), 7), np.int64)
-        for place, (row, end, visible) in enumerate(zip(cache.rows, work.ends(), masks, strict=True)):
-            buffers = row.layer(number, end, like, like)
-            if buffers.keys.dtype is not torch.float32 or buffers.values.dtype is not torch.float32:
+        places = []
+        for row, end in zip(cache.rows, table[:, 5].tolist(), strict=True):
+            buffers = row.layers.get(number)
+            if buffers is None or end >= buffers.place[2]:
+                like = hidden.new_empty((self._key_heads, 0, self._head_size))
+                buffers = row.layer(number, end, like, like)
+            if buffers.dtypes != _FLOATS:
                 return None  # a pass under autocast may have written others
-            keys, values, capacity = buffers.place
-            at = 0 if visible is None else visible.data_ptr()
-            table[place] = work.first[place], keys, values, capacity, work.starts[place], end, at
+            places.append(buffers.place)
+        table[:, 1:4] = places
         return table
+
+
+_FLOATS = (torch.float32, torch.float32)
+
+
+def _table_of(mask: torch.Tensor | None, cache: PassCache) -> NDArray[np.int64] | None:
+    """The table without the places of buffers, which every layer has of its own."""
+    work = cache.work
+    masks: Sequence[torch.Tensor | None]
+    if cache.attention is not None:
+        masks = cache.attention.masks(mask)
+    elif len(work.starts) > 1 or (mask is None and not cache.is_plain):
+        return None
+    elif mask is None or _is_added(mask, len(work.tokens), work.ends()[0]):
+        masks = [mask]
+    else:
+        return None
+    table = np.zeros((len(work.starts), 7), np.int64)
+    table[:, 0], table[:, 4], table[:, 5] = work.first[:-1], work.starts, work.ends()
+    table[:, 6] = [0 if visible is None else visible.data_ptr() for visible in masks]
+    return table
 
 
 def _is_added(mask: torch.Tensor, tokens: int, slots: int) -> bool:

@@ -48,6 +48,8 @@ class Pass:
     visible: Sequence[BoolArray | None]  # [n, L] of each row: its slots that a token sees; None: all, of a single token
     mask: torch.Tensor | None = None
     """The additive mask of the only row, [1, 1, n, L], of a model with one kind of layers, if `lay_out` has made it."""
+    tables: dict[int, tuple[object, IndexArray]] = field(default_factory=dict)
+    """What the compiled layers make of the rows, by the id of the mask that they are given."""
     _masks: dict[str, list[torch.Tensor | None]] = field(default_factory=dict)
 
     @property
@@ -123,7 +125,7 @@ class Pass:
 class Buffers:
     """Keys and values of one row in one layer, [H, S, D] each. They grow by doubling."""
 
-    __slots__ = ("keys", "place", "values")
+    __slots__ = ("dtypes", "keys", "place", "values")
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, slots: int) -> None:
         """With space for `slots` slots, of keys and values like these, [H, n, D]."""
@@ -135,6 +137,7 @@ class Buffers:
         self.values = values.new_zeros((values.shape[0], capacity, values.shape[2]))
         self.place = self.keys.data_ptr(), self.values.data_ptr(), capacity
         """Addresses, and the number of slots, for the compiled layers."""
+        self.dtypes = keys.dtype, values.dtype
 
     def make_room(self, slots: int) -> None:
         """Make space for so many slots."""

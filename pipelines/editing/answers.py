@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
 from ..documents import Refusal
@@ -44,7 +44,10 @@ _NOTES = re.compile(
     r"is there|please (?:let|note)|(?:key |main |the )?(?:changes|edits|corrections|modifications|explanation|"
     r"summary of)\b[^\n]{0,40}:?|what (?:i )?changed|this (?:version|code|change|update|file|will|should)\b|"
     r"the (?:changes|main changes|above|updated|new|rest|code|file)\b|"
-    r"notes?\b[^\n]*\b(?:i|i've|changed|corrected|updated|fixed|renamed|above|original)\b|hope this)",
+    r"notes?\b[^\n]*\b(?:i|i've|changed|corrected|updated|fixed|renamed|above|original)\b|hope this|"
+    r"(?:all )?done\s*[.!:]|that(?:'s|’s| is) (?:it|all)\s*[.!]|as (?:you )?(?:asked|requested|instructed)\b|"
+    r"(?:everything|nothing|all) else\b|(?:tell|ask) me\b|you (?:can|may) now\b|"
+    r"(?:we |only |one |two |\d+ )?(?:lines?|words?|names?)? ?(?:was |were )?(?:renamed|changed|edited|corrected)\b)",
     re.IGNORECASE,
 )
 """How a paragraph after the file may begin."""
@@ -63,6 +66,9 @@ _TOLD = re.compile(
     re.IGNORECASE,
 )
 """An instruction that may mean that much of the file goes."""
+_CODE = re.compile(r"^\s|[=(){}\[\];<>]|:$|^[\w-]+: ")
+_SENTENCE = re.compile(r"[(*_#-]* ?[A-Z][^=;{}\[\]<>]* [^=;{}\[\]<>]*[.!?:][)*_]*\s*")
+_PROSE = re.compile(r"[A-Z].*\w[.!?]")
 _FENCING = re.compile(r"code[- ]?block|\bfence|backtick|```|~~~", re.IGNORECASE)
 """An instruction that may ask for a fence around the file."""
 _SHORT = 3
@@ -172,22 +178,33 @@ def _unwrapped(lines: Sequence[str], before: Sequence[str], instruction: str) ->
 def _chat(lines: Sequence[str], before: Sequence[str]) -> Refusal | None:
     """A refusal of an answer that talks about the file, at its beginning or its end."""
     known = {line.strip() for line in before}
+    is_code = _is_code(before)
     first = next((line for line in lines if line.strip()), "")
     if first.strip() not in known and not _REFUSES.match(before[0]) and _REFUSES.match(first):
         return Refusal("chat", f"the model answered instead of editing: {first.strip()[:80]!r}")
     ends = (":", "!", "?") if len(lines) > 1 else (":", "!", "?", ".")
-    if first.strip() not in known and first.rstrip().endswith(ends) and _is_talk(_PREFACE, first, before[0]):
+    is_sentence = is_code and _SENTENCE.fullmatch(first) is not None
+    is_preface = first.rstrip().endswith(ends) and _is_talk(_PREFACE, first, before[0])
+    if first.strip() not in known and (is_sentence or is_preface):
         return Refusal("chat", f"the model put a text of its own around the file: {first.strip()[:80]!r}")
     blank = max((index for index, line in enumerate(lines) if not line.strip()), default=None)
     if blank is None:
         return None
     paragraphs = "\n".join(lines).split("\n\n")
     last = next((part for part in reversed(paragraphs) if part.strip(" \n-*_=")), "")
-    note = last.strip("\n").split("\n")[0]
+    note = next((line for line in last.split("\n") if any(map(str.isalnum, line))), "")
     is_new = not any(line.strip() in known for line in last.split("\n") if line.strip(" -*_="))
-    if len(paragraphs) > 1 and is_new and _is_talk(_NOTES, note, before[-1]):
+    is_sentence = is_code and _SENTENCE.fullmatch(note) is not None
+    if len(paragraphs) > 1 and is_new and (is_sentence or _is_talk(_NOTES, note, before[-1])):
         return Refusal("chat", f"the model put a text of its own around the file: {note.strip()[:80]!r}")
     return None
+
+
+def _is_code(lines: Sequence[str]) -> bool:
+    """Whether most lines of a file look like those of a program, and none like a sentence outside of it."""
+    written = [line for line in lines if line.strip()]
+    code = sum(_CODE.search(line) is not None for line in written)
+    return 2 * code >= len(written) and not any(map(_PROSE.fullmatch, written))
 
 
 def _is_talk(kind: re.Pattern[str], line: str, own: str) -> bool:
@@ -209,7 +226,15 @@ def _why_none(lines: Sequence[str], before: Sequence[str], instruction: str, may
     if mark := omission(lines, before):
         return Refusal("omission", f"the answer leaves out a part of the file: {mark.strip()[:80]!r} stands for it")
     old, now = (sum(bool(line.strip()) for line in each) for each in (before, lines))
-    if not may_shrink and old >= _SHORT and 2 * now < old and not _TOLD.search(instruction):
+    if may_shrink or _TOLD.search(instruction):
+        return None
+    if mark := _aside(lines, before):
+        return Refusal(
+            "omission",
+            f"{mark.strip()[:80]!r} would take the place of several lines, and the instruction does not ask for that: "
+            "say what to remove, or set max_edit_ratio",
+        )
+    if old >= _SHORT and 2 * now < old:
         return Refusal(
             "omission",
             f"{old} lines would become {now}, and the instruction does not ask for that: say what to remove, or set "
@@ -284,6 +309,11 @@ _WORDED = re.compile(
     re.IGNORECASE,
 )
 _MARKED = re.compile(rf"\s*(?:{_COMMENT}|[\[({{<])", re.IGNORECASE)
+_ASIDE = re.compile(
+    rf"\s*(?:{_COMMENT}|[\[(<]\s*\w+(?: [\w'’.-]+)+\s*[\])>]\s*$)|"
+    r"(?:the )?(?:rest|remain\w+|everything|nothing|original|existing|previous) ",
+    re.IGNORECASE,
+)
 _MAX_WORDED = 12
 """More words than this make a sentence of the file, not a mark."""
 
@@ -296,14 +326,43 @@ def omission(lines: Sequence[str], before: Sequence[str]) -> str | None:
         return None
     if sure := [at for at, mark in marks.items() if mark == "sure"]:
         return lines[sure[0]]
-    for tag, start, end, first, last in aligned(before, lines):
-        if tag != "replace":
-            continue
+    for start, end, first, last in _replaced(before, lines):
         gone, new = (sum(bool(line.strip()) for line in part) for part in (before[start:end], lines[first:last]))
         stands = {"dots": gone > 0, "words": gone >= new, "remark": gone > new}
         if (at := next((at for at in range(first, last) if at in marks and stands[marks[at]]), None)) is not None:
             return lines[at]
     return None
+
+
+def _replaced(before: Sequence[str], lines: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield where lines of the file are replaced: start and end there, and in the answer. Blank lines part none."""
+    region: tuple[int, int, int, int] | None = None
+    for tag, start, end, first, last in aligned(before, lines):
+        if tag != "equal":
+            region = (region[0], end, region[2], last) if region else (start, end, first, last)
+        elif region and any(line.strip() for line in before[start:end]):
+            yield region
+            region = None
+    if region:
+        yield region
+
+
+def _aside(lines: Sequence[str], before: Sequence[str]) -> str | None:
+    """A comment or a bracket, whatever it says, at the end of lines that took the place of more lines than they are,
+    most words of which those do not have; None if there is none."""
+    for start, end, first, last in _replaced(before, lines):
+        gone, new = ([line for line in part if line.strip()] for part in (before[start:end], lines[first:last]))
+        words = _words(gone)
+        asides = [line for line in new if _ASIDE.match(line) and 2 * len(_words([line]) & words) <= len(_words([line]))]
+        is_last = bool(asides) and asides[-1] == new[-1] and len(new[-1].split()) <= _MAX_WORDED
+        code = sum(_ASIDE.match(line) is None for line in gone)
+        if is_last and len(gone) > len(new) and code > len(asides):
+            return new[-1]
+    return None
+
+
+def _words(lines: Sequence[str]) -> set[str]:
+    return {word for line in lines for word in re.findall(r"\w{4,}", line.casefold())}
 
 
 def _mark(line: str) -> str | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import DynamicCache
 
 from copyspec.models.adapters import LowRank
+from copyspec.targets.hooks.caches import cache_argument
 from copyspec.targets.packed_weights import numbers
 from copyspec.targets.pages import give_back
 
@@ -38,19 +41,26 @@ class BaseModel:
             if isinstance(getattr(module, "weight", None), torch.Tensor):
                 module.register_forward_hook(_give_back)
         self._encode = engine.codec.encode
+        self._cache = cache_argument(list(inspect.signature(self._model.forward).parameters))
         self._start = engine.tokenizer.bos_token_id
         self.likelihoods = lru_cache(REMEMBERED)(self._likelihoods)
 
     def _likelihoods(self, before: str, texts: Sequence[str]) -> list[float]:
-        """The log-probability, in nats, of each text after another one."""
+        """The log-probability, in nats, of each text after another one, less that of the tokens they begin with."""
         ending = before.rstrip(" ")
-        lead = [self._start, *self._encode(ending).ids[-CONTEXT_TOKENS:]]
         answers = [self._encode(before[len(ending) :] + text).ids for text in texts]  # tokens begin with spaces
+        same = next((at for at, ids in enumerate(zip(*answers, strict=False)) if len({*ids}) > 1), 0)
+        lead = [self._start, *self._encode(ending).ids[-CONTEXT_TOKENS:], *answers[0][:same]]
+        answers = [ids[same:] for ids in answers]
         longest = max(map(len, answers))
-        rows = torch.tensor([[*lead, *ids, *[0] * (longest - len(ids))] for ids in answers], device=self._model.device)
+        labels = torch.tensor([[*ids, *[0] * (longest - len(ids))] for ids in answers], device=self._model.device)
         with torch.inference_mode():  # a row's padding comes after it, where causal attention does not see it
-            logits = self._model(input_ids=rows, use_cache=False, logits_to_keep=longest + 1).logits[:, :-1]
-        labels = rows[:, len(lead) :]
+            cache = DynamicCache()
+            named: dict[str, Any] = {self._cache: cache, "use_cache": True}
+            first = self._model(input_ids=labels.new_tensor([lead]), logits_to_keep=1, **named)
+            cache.batch_repeat_interleave(len(answers))
+            rest = self._model(input_ids=labels, **named)
+        logits = torch.cat([first.logits.expand(len(answers), -1, -1), rest.logits[:, :-1]], 1)
         chosen = logits.float().log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
         return [float(row[: len(ids)].sum()) for row, ids in zip(chosen, answers, strict=True)]
 

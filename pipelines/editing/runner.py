@@ -21,7 +21,7 @@ from ..documents import Edit, Part, Refusal, Segment, model_text
 from ..edits.diff import merge
 from ..edits.words import Tolerance
 from ..guards.document_words import DocumentWords
-from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language
+from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language, styled
 from ..guards.languages import ANY, is_in, language_of
 from ..guards.sentencehood import END
 from ..sentences import sentences
@@ -335,7 +335,9 @@ class _Run(Generic[Owner]):
             checked = check(
                 part.text, task.segment, outcome.text, options=self._guards(), tolerance=tolerance, context=context
             )
-            checked = writable(part, task.segment, checked)
+        if outcome.text is not None:
+            checked = styled(slot.work.part.text, task.segment, checked, self._options.guards, slot.facts)
+            checked = writable(slot.work.part, task.segment, checked)
         slot.pieces.append(Piece(task.segment, checked, None if was_known else outcome.result, was_known))
         slot.waiting -= 1
 

@@ -12,7 +12,10 @@ from string import ascii_lowercase
 from copyspec.lockless import cached_property
 
 from ..documents import Part
+from .articles import article_of
+from .function_words import FUNCTION_WORDS
 from .languages import ANY, is_in
+from .sentencehood import lacks_end
 from .vocabulary import ENDING, english, is_english, is_rare, spelt
 
 DOCUMENT_CHARS = 1 << 20
@@ -30,6 +33,8 @@ MOST_CARE = 2.5  # nats: mistakes are a twelfth of what they are in sentences th
 FEW_SENTENCES = 2  # so many tell nothing about a writer's care
 EDITED = 0.6  # nats: texts with more are mostly documents that were read again
 MOST_SLIPS = 300  # unknown words that are looked at, a tenth of a millisecond each
+
+ENDING_CHARS = 400  # of a text that are looked at to tell whether it lacks its end
 
 LANGUAGE_PARTS = 100  # parts from which the document's language is determined
 LANGUAGE_CHARS = 500  # first characters of each
@@ -49,9 +54,13 @@ _BEFORE_KNOWN = re.compile(
 _PLAIN_SLIP = re.compile(
     r"\b(?:(?:they|we|you|these|those) (?:was|has|is|does|wants|needs|goes|makes|takes|knows|likes|comes|gets|gives)"
     r"|(?:he|she) (?:have|are|do|go)|this are"
-    r"|(the|an?|of|to|and) \1)\b",
+    r"|(?:can|could|may|might|must|should|will|would) been"
+    r"|(?:can|could|may|might|must|should|will|would|do|does|did)(?: not|n['’]t)"
+    r" (?!always|sometimes|perhaps|this|its)[a-z]{2,}[^\Ws]s"
+    r"|(the|an?|of|to|and|in|on|at|by|for|from|with|not|then|be|or|are) \1)\b",
     re.IGNORECASE,
 )
+_ARTICLE = re.compile(r"(?<![\w'’.-])([Aa]n?) ([a-z]+)(?![\w'’.-])")
 _SLIP_LETTERS = range(5, 25)  # shorter words are often abbreviations, longer ones data
 _SENTENCE = re.compile(r"[.!?](?=\s|\Z)")
 _LONGEST = 40  # letters of a word; longer ones are data
@@ -72,7 +81,7 @@ class DocumentWords:
         self._serial = Counter[bool]()  # lists with and without a comma before the last "and"
         self._votes: dict[str, list[bool]] = {name: [] for name in {"en", language} - {ANY}}
         self._openings = Counter[bool]()  # segments that begin in lower case, and others
-        self._sentences = self._plain_slips = 0
+        self._sentences = self._plain_slips = self._open = 0
         left = DOCUMENT_CHARS
         for part in parts:
             self._read(part, left)
@@ -94,7 +103,14 @@ class DocumentWords:
             if each.begins or each.ends
         )
         self._openings.update(letter.islower() for letter in first if letter)
+        ends = (part.text[max(each.start, each.end - ENDING_CHARS) : each.end] for each in part.segments if each.ends)
+        self._open += sum(map(lacks_end, ends))
         self._plain_slips += len(_PLAIN_SLIP.findall(prose))
+        self._plain_slips += sum(
+            article_of(word, self.is_word) not in (None, article.lower())
+            for article, word in _ARTICLE.findall(prose)
+            if word not in FUNCTION_WORDS
+        )
         self._sentences += len(_SENTENCE.findall(prose))
         for language, votes in self._votes.items():
             if len(votes) < LANGUAGE_PARTS and (verdict := is_in(part.text[:LANGUAGE_CHARS], language)) is not None:
@@ -160,6 +176,11 @@ class DocumentWords:
         return small > REPEATED and 2 * small >= self._openings.total()
 
     @property
+    def leaves_open(self) -> bool:
+        """Whether more than one sentence at the end of a text goes without its mark."""
+        return self._open > 1
+
+    @property
     def has_serial_commas(self) -> bool | None:
         """Whether lists have a comma before their last "and"; None if the document has both, or no lists."""
         return None if all(self._serial.values()) == any(self._serial.values()) else self._serial[True] > 0
@@ -170,7 +191,7 @@ class DocumentWords:
         sentences and few slips is that of a careful writer."""
         once = [word for word, times in self._prose.items() if times == 1 and _may_be_slip(word)]
         looked_at = once[:MOST_SLIPS]
-        share = sum(_is_near_word(word) and not self.term(word) for word in looked_at) / max(1, len(looked_at))
+        share = sum(is_near_word(word) and not self.term(word) for word in looked_at) / max(1, len(looked_at))
         slips = share * len(once) + 6 * self._plain_slips  # which no technical term looks like
         care = min(MOST_CARE, math.log(max(1.0, self._sentences / FEW_SENTENCES / (slips / 2 + 1))))
         return care + EDITED * (self._sentences > FEW_SENTENCES)
@@ -207,7 +228,7 @@ def _may_be_slip(word: str) -> bool:
     return is_usual and not (is_english(word) or is_rare(word))
 
 
-def _is_near_word(word: str) -> bool:
+def is_near_word(word: str) -> bool:
     """Whether one differing letter makes a listed word."""
     words = english()
     for at in range(len(word) + 1):

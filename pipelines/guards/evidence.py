@@ -6,16 +6,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise, product
 
 from copyspec.lockless import cached_property
 
 from ..documents import Refusal, Segment
 from .articles import ARTICLES, article_of
-from .document_words import DocumentWords, is_compound
-from .likeness import distance, plain
+from .document_words import DocumentWords, is_compound, is_near_word
+from .likeness import are_irregular, distance, plain, sounds_like
 from .openings import Openings
-from .sentencehood import END
+from .sentencehood import END, is_terse
 from .varieties import are_varieties
 from .vocabulary import spelt
 from .wording import Wording, is_grammar
@@ -43,8 +44,13 @@ _CLAUSE = re.compile(
 _LONG = 200  # characters of a sentence that are looked at
 _DOUBLED = re.compile(r"(.)\1")
 _LAST_COMMA = re.compile(r",(?=\s*(?:and|or)\b)")
+_NEXT_WORD = re.compile(r"\s+([\w'’]+)")
+_COINED = re.compile(r"(\w{3,}?)(?:ee|less|like|ness|wise)s?\Z")
 _JOINED = re.compile(r"\w[:=|]\w")
 _COMPARED_TWICE = re.compile(r"(?<![\w'’])(?:more|most) \w+(?:er|est)(?![\w'’])", re.IGNORECASE)
+_POINTS = (frozenset({"this", "these"}), frozenset({"that", "those"}))
+_AFTER = re.compile(r"\b(?:about|after|at|before|by|for|from|in|into|like|of|on|than|to|with|without)\s+\Z")
+_CLAUSE_END = re.compile(r"[:;](?=\s)|\Z")
 _AFTER_COLON = re.compile(r":[\"'“‘(*_]*\s+\Z")
 
 
@@ -78,6 +84,9 @@ class Evidence:
             opens = word[0].isupper() and self._openings.has(start + wording.was.index(word))
             if opens and facts.is_name(word) and word not in _parts(wording.becomes):
                 yield f"{word!r} has its capital inside sentences, too, and is a name"
+            has_apostrophe = word[0].isupper() and not {"'", "’"}.isdisjoint(word)
+            if has_apostrophe and plain(word) in map(str.lower, has) and not facts.is_word(word):
+                yield f"{word!r} is a name with an apostrophe"
             is_small = word.islower() and len(word) > 1 and not is_grammar(word)
             if is_small and word.capitalize() in has - had and facts.is_marked(word):
                 yield f"{word!r} is a name in code or markup"
@@ -87,6 +96,14 @@ class Evidence:
                     yield f"{word!r} is no slip: {why}"
                 elif is_compound(word) and all(distance(plain(word), plain(new)) > SLIPS for new in wording.new):
                     yield f"{word!r} is made of known words"
+                elif (
+                    (coined := _COINED.match(word))
+                    and facts.is_word(coined[1])
+                    and all(plain(new).startswith(plain(coined[1])) for new in wording.new)
+                ):
+                    yield f"{word!r} is made from {coined[1]!r}"
+                elif all(map(partial(_is_far, word), wording.new)) and is_near_word(word.casefold()):
+                    yield f"another word is nearer to {word!r}"
         for word, new in product(wording.gone, wording.new):
             if are_varieties(word, new) and facts.is_word(word):
                 yield f"{word!r} and {new!r} are spellings of one word"
@@ -102,9 +119,18 @@ class Evidence:
             yield "a mark joins two words, as in data"
         if re.search(r"(?<![\w'’])I (?:and|or)\b", wording.becomes + self._text[end : end + 4]) and "I" in wording.new:
             yield "'I' does not come first"
+        if {word.casefold() for word in (*wording.gone, *wording.new)} in _POINTS:
+            follows = _NEXT_WORD.match(self._text, end, self._segment.end)
+            is_alone = not follows or is_grammar(follows[1])
+            if is_alone and _AFTER.search(self._text, max(self._segment.start, start - _NEAR), start):
+                yield "what it stands for decides its number"
         yield from self._article(wording, end)
         if any(begin < end and start < until for begin, until in self._subjects):
             yield "the subject is a symbol, or the name of a parameter or a command"
+        if wording.new and not wording.gone and {*ARTICLES, "the"}.issuperset(word.lower() for word in wording.new):
+            clause = _CLAUSE_END.search(self._text, end, self._segment.end)
+            if is_terse(self._text[self._segment.start : clause.start() if clause else self._segment.end]):
+                yield "a label or a note goes without articles"
         adds = len(wording.new) > len(wording.gone) and not wording.joins
         if adds and end == self._segment.end and not END.search(wording.was):
             yield "the text may go on after this"
@@ -149,9 +175,14 @@ class Evidence:
         return [match.span() for match in (*words, *_SYMBOL_IS.finditer(self._text, start, end))]
 
     def _habits(self, wording: Wording, start: int, end: int) -> Iterator[str]:
-        begins = start == self._segment.start and wording.becomes == wording.was[:1].upper() + wording.was[1:]
-        if begins and self._facts.begins_small:
-            yield "the document often begins in lower case"
+        if wording.was[:1].islower() and wording.becomes == wording.was[:1].upper() + wording.was[1:]:
+            if start == self._segment.start and self._facts.begins_small:
+                yield "the document often begins in lower case"
+            if start > self._openings.first and self._text[self._openings.first].islower() and self._facts.care:
+                yield "the text itself begins in lower case"
+        ends = end == self._segment.end and END.search(wording.becomes) and not END.search(wording.was)
+        if ends and self._facts.leaves_open:
+            yield "the document leaves other texts without a mark at their end"
         after = self._text[end : min(self._segment.end, end + _NEAR)]
         had, has = (len(_LAST_COMMA.findall(side + after)) for side in (wording.was, wording.becomes))
         if wording.was != wording.becomes and not (wording.gone or wording.new):
@@ -176,6 +207,11 @@ def _is_typo(word: str, new: str) -> bool:
     a, b = plain(word), plain(new)
     is_doubled = _DOUBLED.sub(r"\1", a) == _DOUBLED.sub(r"\1", b)
     return len(a) > 2 and (is_doubled or sorted(a) == sorted(b)) and distance(a, b) <= 1
+
+
+def _is_far(word: str, new: str) -> bool:
+    """Whether more than one letter differs, in words that are no irregular forms and do not sound alike."""
+    return distance(plain(word), plain(new)) > 1 and not (are_irregular(word, new) or sounds_like(word, new))
 
 
 def _tokens(text: str) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from numbers import Real
+from operator import attrgetter
 
 from copyspec.checks import check_flag, check_type
 from copyspec.engine.results import Change
@@ -18,11 +19,14 @@ from ..edits.words import Tolerance, words
 from .bounded import BoundedPattern, Searchable
 from .characters import characters, named, strange
 from .document_words import DocumentWords
-from .judging import BUNDLED, CALIBRATED, Judge, measured
+from .judging import BUNDLED, CALIBRATED, USUAL_PRECISION, Judge, measured
 from .languages import ANY, check_language, is_in
+from .openings import Openings
 from .sentencehood import END, FRAGMENT_WORDS
 from .stretches import PATTERNS, Stretches
 from .together import groups
+from .varieties import STYLES, restyled
+from .vocabulary import SPELT
 from .wording import Kind, is_negation
 from .wrappers import declines, unwrapped
 
@@ -54,8 +58,9 @@ class GuardOptions:
     any_language: bool = False  # correct texts of other languages, too, and without the two guards above
     language: str = "en"  # of the model (`languages.LANGUAGES`); other text is not changed. "any": no check
     words: tuple[str, ...] = ()  # further words to accept as correct
-    caution: float = 1.0  # factor on the margin that an edit needs over keeping the source (`judging`); 0: none
+    precision: float = USUAL_PRECISION  # share of edits that are to be right (`judging`); 0: no margins
     calibration: str | None = None  # name of the margins (`judging.CALIBRATED`); None: the model's own, if any
+    style: str | None = None  # "british" or "american": the spelling to which regular words of the other are changed
     min_confidence: float = 0.0  # least probability of an edit against keeping the source; 0: none
 
     def __post_init__(self) -> None:
@@ -69,11 +74,13 @@ class GuardOptions:
         for name in ("max_edit_ratio", "max_lost_ratio"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be a share of the words, at least 0")
-        if not self.caution >= 0:
-            raise ValueError(f"caution={self.caution!r} must be a factor, at least 0: 1 is usual, 0 asks for no margin")
+        if not 0 <= self.precision < 1:
+            raise ValueError(f"precision={self.precision!r} must be a share of edits: at least 0 and below 1")
         if not 0 <= self.min_confidence < 1:
             raise ValueError(f"min_confidence={self.min_confidence!r} must be a probability: at least 0 and below 1")
         check_language(self.language)
+        if self.style is not None and self.style not in STYLES:
+            raise ValueError(f"style={self.style!r} must be one of {', '.join(map(repr, STYLES))}")
         if self.calibration is not None and self.calibration not in CALIBRATED:
             raise ValueError(f"calibration={self.calibration!r} must be one of {', '.join(map(repr, CALIBRATED))}")
         for name, kind in (("protect", "regular expressions"), ("words", "words")):
@@ -165,6 +172,26 @@ def check(
     return replace(checked, edits=measured(text, segment, checked.edits, context.changes))
 
 
+def styled(text: str, segment: Segment, checked: Checked, options: GuardOptions, facts: DocumentWords) -> Checked:
+    """Add the edits that give words the spelling of a style. Names, code, words of the project and those that stand in
+    code or markup stay."""
+    if options.style is None or options.any_language:
+        return checked
+    openings, made = Openings(text, segment), list(checked.edits)
+    stretches = Stretches(text, segment, options.patterns(), with_names=False)
+    for match in SPELT.finditer(text, segment.start, segment.end):
+        word, (start, end) = match[0], match.span()
+        edit = Edit(start, end, restyled(word, options.style))
+        stays = edit.replacement == word or facts.is_own(word) or facts.is_marked(word)
+        stays = stays or (word[0].isupper() and (facts.is_name(word) or not openings.has(start)))
+        stays = stays or any(each.start <= end and start <= each.end for each in checked.edits)
+        if not stays and stretches.refusal(edit) is None:
+            made.append(edit)
+    verdicts = [Verdict(edit, None, lambda: f"style: {options.style}") for edit in made[len(checked.edits) :]]
+    made.sort(key=attrgetter("start"))
+    return replace(checked, edits=made, verdicts=[*checked.verdicts, *verdicts])
+
+
 def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOptions, context: Context) -> Checked:
     stretches = Stretches(text, segment, options.patterns(), with_names=not options.allow_names)
     judge = _judge(text, segment, options, context)
@@ -197,7 +224,7 @@ def _gains(
     text: str, segment: Segment, groups: Sequence[Sequence[Edit]], options: GuardOptions, context: Context
 ) -> Sequence[float | None]:
     """By how much each group of changes makes a segment more likely, in nats; None if that is unknown."""
-    if not groups or context.fluency is None or not options.caution:
+    if not groups or context.fluency is None or not options.precision:
         return [None] * len(groups)
     made = [model_text(apply(text, changes), edited(segment, changes)) for changes in groups]
     source, *others = context.fluency((model_text(text, segment), *made))
@@ -218,7 +245,7 @@ def _judge(text: str, segment: Segment, options: GuardOptions, context: Context)
         allow_new_words=options.allow_new_words,
         allow_swaps=options.allow_swaps,
         changes=context.changes,
-        caution=options.caution,
+        precision=options.precision,
         min_confidence=options.min_confidence,
         margins=CALIBRATED[options.calibration or BUNDLED],
     )
@@ -231,7 +258,7 @@ def measured_changes(
     unknown), and the reason why these options refuse it ("" if they do not). Margins are calibrated with this."""
     segment = Segment(0, len(text))
     context = Context(DocumentWords([Part(text, (segment,))], options.words, options.language), changes)
-    judge = _judge(text, segment, replace(options, caution=1.0), context)
+    judge = _judge(text, segment, replace(options, precision=USUAL_PRECISION), context)
     edits = segment_edits(text, segment, output)
     for change in _changes(text, edits) if edits else ():
         kind, margin = judge.measured(change)

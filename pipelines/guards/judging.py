@@ -80,6 +80,8 @@ CALIBRATED: Mapping[str, Mapping[MarginKind, float]] = {
 GAIN = 0.5
 """What a nat adds to a margin by which a change makes the text more likely to a language model."""
 LOST_WORD = 6.5  # nats by which a text becomes more likely, right or wrong, with a word less
+USUAL_PRECISION = 0.9
+STEEPNESS = 3.3  # nats of margin for each nat in the odds that edits are right
 MOST_MARGIN = 5.0  # more says nothing further, if there is a gain
 STYLE = frozenset(("capital", "mark", "comma"))
 """Kinds of which careful writers have habits of their own, so that their care counts twice."""
@@ -107,18 +109,19 @@ class Judge:
         allow_new_words: bool,
         allow_swaps: bool,
         changes: Sequence[Change] | None,
-        caution: float,
+        precision: float,
         min_confidence: float,
         margins: Mapping[MarginKind, float],
     ) -> None:
         self._text, self._segment, self._facts = text, segment, facts
         self._is_word, self._is_often = facts.is_word, facts.is_often
         self._may_write = None if allow_new_words else facts.knows
-        self._allow_swaps, self._caution = allow_swaps, caution
+        self._allow_swaps = allow_swaps
+        self._more = raised(precision)
         self._margins, self._openings = margins, Openings(text, segment)
         self._evidence = Evidence(text, segment, facts, self._openings)
-        self._min_margin = math.log(min_confidence / (1 - min_confidence)) if min_confidence else -math.inf
-        self._preferred = _Preferred(text, segment, changes) if changes and (caution or min_confidence) else None
+        self._min_margin = _log_odds(min_confidence) if min_confidence else -math.inf
+        self._preferred = _Preferred(text, segment, changes) if changes and (precision or min_confidence) else None
 
     def refusal(self, edit: Edit) -> Refusal | None:
         wording, start, end = self._worded(edit)
@@ -138,7 +141,7 @@ class Judge:
         kind, _ = self.measured(edit)
         margin = self._margin(wording, start, end, gain)
         measured = "unknown" if margin is None else f"{margin:.1f}"
-        needed = f"{self._caution * self._least(wording, start):.1f}"
+        needed = f"{self._least(wording, start):.1f}"
         return "; ".join(
             [f"{kind}: margin {measured} of {needed}", *map(self._facts.about, (*wording.gone, *wording.new))]
         )
@@ -167,7 +170,7 @@ class Judge:
         if refusal is None or wording.denies(self._is_word) or self._preferred is None:
             return refusal
         margin = self._preferred.margin(start, end)
-        return refusal if margin is None or margin < max(1.0, self._caution) * self._margins["swap"] else None
+        return refusal if margin is None or margin < self._margins["swap"] else None
 
     def _wrong_end(self, wording: Wording, end: int) -> Refusal | None:
         """The refusal of changes of sentence ends, except adding one that a sentence lacks, and of final commas; of
@@ -224,7 +227,7 @@ class Judge:
         wording, start, end = self._worded(edit)
         if (margin := self._margin(wording, start, end, gain)) is None:
             return None
-        least = max(self._caution * self._least(wording, start) if self._caution else -math.inf, self._min_margin)
+        least = max(self._least(wording, start), self._min_margin)
         if margin >= least:
             return None
         if least == math.inf:
@@ -259,7 +262,17 @@ class Judge:
         elif kind == "capital" and any(self._is_often(word) and not is_grammar(word) for word in spelt(wording.was)):
             least = self._margins["unusual"]  # for example a program's name in lower case
         least = least if usual else max(least, self._margins["unusual"])
-        return least + self._margins["care"] * self._facts.care * (2 if kind in STYLE else 1)
+        least += self._margins["care"] * self._facts.care * (2 if kind in STYLE else 1)
+        return -math.inf if self._more == -math.inf else least + self._more
+
+
+def raised(precision: float) -> float:
+    """By how many nats margins are higher than usual for a share of edits that are to be right; 0: no margins."""
+    return STEEPNESS * (_log_odds(precision) - _log_odds(USUAL_PRECISION)) if precision else -math.inf
+
+
+def _log_odds(share: float) -> float:
+    return math.log(share / (1 - share))
 
 
 def _wrong_mark(wording: Wording) -> Refusal | None:

@@ -43,9 +43,12 @@ def are_akin(word: str, other: str) -> bool:
     a, b = plain(word), plain(other)
     if a == b or are_forms(word.lower(), other.lower()):
         return True
-    if not _stems(a, _STEM).isdisjoint(_stems(b, _STEM)):
-        return True
-    return any(are_forms(stem, form) for stem in _bases(a) for form in _bases(b))  # "goed", "childrens"
+    return not _stems(a, _STEM).isdisjoint(_stems(b, _STEM)) or are_irregular(a, b)
+
+
+def are_irregular(word: str, other: str) -> bool:
+    """Whether two words are made of irregular forms of one: "goed" and "went", "childrens" and "child"."""
+    return any(are_forms(stem, form) for stem in _bases(plain(word)) for form in _bases(plain(other)))
 
 
 def is_spelling(wrong: str, right: str) -> bool:
@@ -62,6 +65,12 @@ def is_near(word: str, other: str) -> bool:
     """Whether two words differ by at most one letter."""
     a, b = plain(word)[:_COMPARED], plain(other)[:_COMPARED]
     return distance(a, b) <= 1 and min(len(a), len(b)) > 1
+
+
+def sounds_like(word: str, other: str) -> bool:
+    """Whether two words have the same consonants, as far as they are heard."""
+    a, b = plain(word), plain(other)
+    return bool(a and b) and _sound(a) == _sound(b)
 
 
 def is_nearer(wrong: str, right: str, others: Iterable[str], *, or_as_near: bool = False) -> bool:

@@ -53,6 +53,11 @@ def lacks_end(piece: str) -> bool:
     return any(word in _TELLING for word in words)
 
 
+def is_terse(piece: str) -> bool:
+    """Whether a text is written as headings and labels are, without articles: with neither an end nor a finite verb."""
+    return not END.search(piece) and _TELLING.isdisjoint(word.replace("’", "'").casefold() for word in spelt(piece))
+
+
 def is_fragment(piece: str) -> bool:
     """Whether a piece of a few words is no sentence."""
     return len(spelt(piece)) <= FRAGMENT_WORDS and not END.search(piece)

@@ -1,8 +1,14 @@
-"""The two varieties of English spelling: neither is a mistake of the other."""
+"""The two varieties of English spelling: neither is a mistake of the other, and a style asks for one of them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import cache
+
+from .vocabulary import english
+
+STYLES = ("british", "american")
 
 _PAIRS = dict(
     pair.split("/")
@@ -16,19 +22,51 @@ _PAIRS = dict(
     upwards/upward downwards/downward catalyse/catalyze paralyse/paralyze analyse/analyze cheque/check
     """.split()  # noqa: SIM905
 )
-_RULES = tuple(
+_REGULAR = tuple(
     (re.compile(pattern), to)
     for pattern, to in (
         (r"(?<=\w{3})our(?=\w*\Z)", "or"),  # colour, but not four
         (r"(?<=\w{3})is(?=(?:e[sdr]?|ers|ing|ations?|able)\Z)", "iz"),  # organise
         (r"(?<=\w{2}y)s(?=(?:e[sdr]?|ers|ing)\Z)", "z"),  # analyse
         (r"(?<=[aeiou][bt])re(?=[sd]?\Z)|(?<=ib)re(?=[sd]?\Z)|(?<=nt)re(?=[sd]?\Z)", "er"),  # metre, fibre, centre
-        (r"(?<=defen|offen|licen|reten)c(?=e)|(?<=practi)c(?=e)", "s"),
+        (r"(?<=defen|offen|reten)c(?=e)", "s"),
         (r"(?<=\w[aeiou][^aeiou][aeo])ll(?=(?:ed|ing|ers?|ors?|ous|ist)\Z)", "l"),  # travelled, but not filling
+    )
+)
+"""From British to American spelling; in American texts the results are the rule."""
+_RULES = _REGULAR + tuple(
+    (re.compile(pattern), to)
+    for pattern, to in (
+        (r"(?<=licen)c(?=e)|(?<=practi)c(?=e)", "s"),
+        (r"(?<=\w[aeiou][^aeiou][aeou])([pst])\1(?=(?:ed|es|ing|ers?|ors?)\Z)", r"\1"),  # focusses
         (r"(?<=\w{2}og)ue(?=s?\Z)", ""),  # catalogue
         (r"(?<=\w)ae(?=\w{3})|\Aae(?=\w{4})|\b[fo]e(?=st|tus)", "e"),  # anaemia
     )
 )
+
+
+_STAY = frozenset(
+    "analyses catalyses dialyses paralyses psychoanalyses meter meters micrometer micrometers".split()  # noqa: SIM905
+)
+"""Words that are other words, too: nouns in any variety, and devices in British texts."""
+
+
+def restyled(word: str, style: str) -> str:
+    """A word in the spelling of a style, of regular pairs of which both are listed; most words stay as they are."""
+    small = word.lower()
+    becomes = _spellings(style).get(small, small)
+    if becomes == small or word not in (small, small.capitalize()):
+        return word
+    return becomes if word == small else becomes.capitalize()
+
+
+@cache
+def _spellings(style: str) -> Mapping[str, str]:
+    words = {word for word in english() if word.islower()}
+    pairs = [(word, other) for word in words if (other := _by(_REGULAR, word)) != word and other in words]
+    if style == "british":
+        pairs = [(other, word) for word, other in pairs]
+    return {word: other for word, other in pairs if word not in _STAY}
 
 
 def are_varieties(word: str, other: str) -> bool:
@@ -38,7 +76,10 @@ def are_varieties(word: str, other: str) -> bool:
 
 
 def _plain(word: str) -> str:
-    word = _PAIRS.get(word, word)
-    for pattern, to in _RULES:
+    return _by(_RULES, _PAIRS.get(word, word))
+
+
+def _by(rules: tuple[tuple[re.Pattern[str], str], ...], word: str) -> str:
+    for pattern, to in rules:
         word = pattern.sub(to, word)
     return word

@@ -148,9 +148,9 @@ class Wording:
         if not is_grammar(word):
             return False
         grammar = [gone for gone in self.gone if is_grammar(gone)]
-        if len(self.gone) != 1 or len(self.new) != 1:
+        if len(self.gone) < len(self.new) or (len(grammar) < len(self.gone) > 1):
             return True  # function words may be added and removed: "listen music", "discuss about"
-        return bool(grammar) and are_of_a_kind(word.casefold(), grammar[0].casefold())
+        return any(are_of_a_kind(word.casefold(), gone.casefold()) for gone in grammar)
 
     def _has_heir(self, word: str, knows: Knows) -> bool:
         if any(_may_become(word, new, knows) for new in self.new) or _is_run(word, self.new):

@@ -100,10 +100,11 @@ class Answers:
         """Return the `response_metadata` of one answer, which contains no text of a reference."""
         copied = copied_parts(result.text, result.spans, self.references[index])
         parts = [part.to_dict() for part in in_content(copied, result)]
+        is_called = result.finish_reason == "stop" and bool(result.tool_calls)
         return {
             "model_name": self.model_name,
             "model_provider": "copyspec",
-            "finish_reason": "tool_calls" if result.tool_calls else result.finish_reason,
+            "finish_reason": "tool_calls" if is_called else result.finish_reason,
             "copyspec": {**_counters(result.stats), "spans": parts},
             **({"logprobs": {"content": [self._logprob(each) for each in result.logprobs]}} if result.logprobs else {}),
         }

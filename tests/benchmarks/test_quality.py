@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.quality import technical
 from benchmarks.quality.gleu import corpus_gleu, score, sentence_gleu, statistics
 from benchmarks.quality.guarded import Remembering
 from benchmarks.quality.model import guarded
 from benchmarks.quality.run import best_overlap, chosen_outputs, sample, share
-from copyspec.pipelines import Outcome
+from copyspec.pipelines import Edit, FunctionCorrector, GuardOptions, Outcome
 
 
 def test_statistics_by_hand() -> None:
@@ -90,3 +92,17 @@ def test_corrections_kept_for_one_model_are_not_taken_for_those_of_another(tmp_p
     assert Remembering(corrector("a"), keep).known("y") == "a y"
     with pytest.raises(SystemExit, match=r"holds rows of .*'weights': 'a'"):
         Remembering(corrector("b"), keep)
+
+
+def test_technical_pages_hold_their_mistakes() -> None:
+    pages = list(technical.read_pages())
+    assert sum(len(mistakes) for _, _, mistakes in pages) == 69
+    for name, text, mistakes in pages:
+        repairs = [Edit(each.start, each.end, each.right[0]) for each in mistakes]
+        assert technical.judged(text, mistakes, repairs) == (len(mistakes), [])
+        assert all(text[each.start : each.end] not in each.right for each in mistakes), name
+        wrong = [replace(repairs[0], replacement="xyz"), Edit(0, 1, "X")]
+        found, harm = technical.judged(text, mistakes, wrong)
+        assert found == 0 and len(harm) == 2
+    stays = technical.measure(FunctionCorrector(lambda text: text), GuardOptions())
+    assert stays["repaired"] == 0 and stays["harmful"] == [] and len(stays["left"]) == 69

@@ -566,8 +566,8 @@ def test_a_journal_of_another_run_is_refused(
     for options, said in (
         (["--max-edit-ratio", "0.9"], "--max-edit-ratio was 0.7 and is now 0.9"),
         (
-            ["--caution", "2", "--allow-names"],
-            "--allow-names was False and is now True, --caution was 1.0 and is now 2.0",
+            ["--precision", "0.95", "--allow-names"],
+            "--allow-names was False and is now True, --precision was 0.9 and is now 0.95",
         ),
         (["--protect", "x"], "--protect was [] and is now ['x']"),
         (["--line-mode"], "--line-mode was False and is now True"),
@@ -646,7 +646,7 @@ def test_another_model_is_named_alone(
     use(interrupt, model="default", weights="80a97b13", segment_tokens=3245)
     assert run_binary(capfdbinary, "gec", "-i", file)[0] == 130
     use(fix, model="smollm2-correct", weights="c9cf8c3f", segment_tokens=380)
-    code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", "--caution", "2", file)
+    code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", "--precision", "0.95", file)
     said = "belongs to another run: model was 'default' and is now 'smollm2-correct'; undo that, or start over"
     assert code == 3 and said in err
     use(fix, model="default", weights="c9cf8c3f", segment_tokens=3245)

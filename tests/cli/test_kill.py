@@ -18,7 +18,7 @@ import pytest
 from copyspec.pipelines.editing.journal import SUFFIX
 
 ROOT = Path(__file__).parent.parent.parent
-KILLS, SENTENCES, ROWS = 10, 96, 4
+KILLS, SENTENCES, ROWS = 10, 64, 4
 
 SERVER = """
 import json, os, sys, tempfile, threading, time

@@ -354,8 +354,8 @@ def test_patterns_are_compared_from_the_working_folder(project: Path, monkeypatc
         ('model = "x"', "a project cannot set 'model'"),
         ("max-edit-ration = 1", "did you mean 'max-edit-ratio'"),
         ('exclude = "a"', "must be a list of strings"),
-        ("caution = [1]", "must be a single value"),
-        ("caution = {a = 1}", "must be a single value"),
+        ("precision = [1]", "must be a single value"),
+        ("precision = {a = 1}", "must be a single value"),
     ],
 )
 def test_what_a_project_may_not_say(project: Path, table: str, says: str) -> None:

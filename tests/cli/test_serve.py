@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib.util
 import json
 import re
@@ -130,11 +131,20 @@ def test_it_serves_until_it_is_told_to_stop(folder: Path) -> None:
         asked = urllib.request.Request(f"{found[1]}/v1/chat/completions", body, {"content-type": "application/json"})
         with urllib.request.urlopen(asked, timeout=30) as answer:
             assert json.load(answer)["model"] == "tiny"
+        running = http.client.HTTPConnection(found[1].removeprefix("http://"), timeout=30)
+        body = json.dumps({"prompt": "The cat", "max_tokens": 900, "stream": True}).encode()
+        running.request("POST", "/v1/completions", body, {"content-type": "application/json"})
+        assert running.getresponse().read(5)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        err = ""
+        for line in process.stderr:
+            err += line
+            if "copyspec: stopping; running requests get" in line:
+                process.send_signal(signal.SIGINT)  # and does not wait for them
+        out, _ = process.communicate(timeout=30)
         assert process.returncode == 130 and out == "" and "Traceback" not in err
-        assert "copyspec: stopping; running requests get" in err
         (line,) = [each for each in err.splitlines() if "/v1/chat/completions" in each]
+        running.close()
         assert json.loads(line)["output_tokens"] == 4
     finally:
         process.kill()

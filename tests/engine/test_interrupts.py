@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 import pytest
 import torch
 
+from copyspec import Engine
+from copyspec.engine.call_options import check_options
 from tests.helpers.tiny import tiny_engine
 
 ROOT = Path(__file__).parent.parent.parent
@@ -84,7 +87,7 @@ print("interrupts", interrupts)
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no interval timer")
 def test_interrupts_at_any_moment() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, "0", "1.5"],
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, "0", "1"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -106,30 +109,47 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
-def test_an_interrupt_between_entering_and_leaving() -> None:
+def whole(engine: Engine) -> tuple[int, ...]:
+    return tuple(engine.generate("a b a b", max_new_tokens=3, ignore_eos=True).token_ids)
+
+
+def stepwise(engine: Engine) -> tuple[int, ...]:
+    options = check_options({"max_new_tokens": 3, "ignore_eos": True})
+    sequence = engine.rewindable(lambda: engine.jobs("a b a b", None, options)[0][0], options)
+    sequence.go_to([])
+    while sequence.finish is None:
+        sequence.step()
+    sequence.close()
+    return tuple(sequence.output)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "flash_attention_2"])
+@pytest.mark.parametrize("decode", [whole, stepwise])
+def test_an_interrupt_between_entering_and_leaving(decode: Callable[[Engine], tuple[int, ...]], attention: str) -> None:
     engine = tiny_engine()
+    engine.model.config._attn_implementation_internal = attention  # passes swap the second one, which has no masks
     held: list[BaseException] = []
     # A notebook keeps the last error. Its frames and their contexts may be freed in the middle of a later pass.
     engine.model.register_forward_pre_hook(lambda *_: held.clear())
 
-    def ids() -> tuple[int, ...]:
-        return tuple(engine.generate("a b a b", max_new_tokens=3, ignore_eos=True).token_ids)
-
-    expected, number, before = ids(), 0, sys.gettrace()
-    ids()  # everything that is created once exists now
+    expected, number, before = decode(engine), 0, sys.gettrace()
+    decode(engine)  # everything that is created once exists now
+    attributes = {name: sorted(vars(module)) for name, module in engine.model.named_modules()}
     try:
         while True:
             interrupt = Interrupt(number := number + 1)
             try:
                 sys.settrace(interrupt)
-                ids()
+                decode(engine)
                 break
             except KeyboardInterrupt as error:
                 held.append(error)
             finally:
                 sys.settrace(before)
             assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled()
-            assert ids() == expected and not held
+            assert {name: sorted(vars(module)) for name, module in engine.model.named_modules()} == attributes
+            assert engine.model.config._attn_implementation == attention
+            assert decode(engine) == expected and not held
     finally:
         sys.settrace(before)
     assert number > 10 and interrupt.left > 0

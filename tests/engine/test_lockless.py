@@ -182,9 +182,13 @@ def test_a_child_goes_on_that_is_forked_while_a_value_is_made(same: bool) -> Non
     Slow.begun.wait(20)
     child = os.fork()
     if child == 0:
-        signal.alarm(10)
-        Slow.going_on.set()
-        os._exit(0 if (one if same else Slow()).value else 1)
+        status = 1
+        try:
+            signal.alarm(10)
+            Slow.going_on.set()
+            status = 0 if (one if same else Slow()).value else 1
+        finally:
+            os._exit(status)
     _, status = os.waitpid(child, 0)
     Slow.going_on.set()
     thread.join()

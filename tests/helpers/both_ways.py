@@ -15,6 +15,7 @@ import copyspec
 from tests.helpers.models import VOCAB_SIZE, tiny
 
 PAD, EOS = 0, 7
+NEW_TOKENS = 10
 
 
 @cache
@@ -48,7 +49,7 @@ def prompts(rows: int, seed: int = 0) -> list[list[int]]:
 
 def by_transformers(model: Any, inputs: dict[str, Any], **options: Any) -> Any:
     """Return the result of transformers."""
-    return model.generate(**inputs, **{"do_sample": False, "max_new_tokens": 16, "pad_token_id": PAD} | options)
+    return model.generate(**inputs, **{"do_sample": False, "max_new_tokens": NEW_TOKENS, "pad_token_id": PAD} | options)
 
 
 def by_copyspec(model: Any, inputs: dict[str, Any], own: dict[str, Any] | None = None, **options: Any) -> Any:

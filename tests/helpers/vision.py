@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -114,6 +115,7 @@ _MAKERS: dict[str, Callable[[], PreTrainedModel]] = {
 VISION = tuple(_MAKERS)
 
 
+@cache
 def with_vision(name: str) -> PreTrainedModel:
     """A tiny random model of type `name` that reads images, too; float32, in eval mode, without an end of sequence."""
     with torch.random.fork_rng(devices=[]):

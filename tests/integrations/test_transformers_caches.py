@@ -14,6 +14,7 @@ from transformers import DynamicCache, PreTrainedModel, StaticCache
 import copyspec
 from copyspec.integrations.transformers.replay import CACHE_FIELD
 from tests.helpers.both_ways import (
+    NEW_TOKENS,
     assert_caches_are_equal,
     both,
     by_copyspec,
@@ -125,7 +126,7 @@ def test_models_that_read_images_continue_a_text() -> None:
         model = with_vision(name)
         first = by_copyspec(model, padded(prompts(2)), **DICT)
         ids = torch.cat([first.sequences, torch.full((2, 3), 9)], dim=1)
-        mask = torch.cat([padded(prompts(2))["attention_mask"], torch.ones(2, 19, dtype=torch.long)], dim=1)
+        mask = torch.cat([padded(prompts(2))["attention_mask"], torch.ones(2, NEW_TOKENS + 3, dtype=torch.long)], dim=1)
         own, turn = copy.deepcopy(cache_of(first)), {"input_ids": ids, "attention_mask": mask}
         plain = by_transformers(model, turn, **{CACHE_FIELD: own})
         assert torch.equal(plain, by_copyspec(model, turn, **{CACHE_FIELD: cache_of(first)}))
@@ -135,7 +136,7 @@ def test_caches_that_cannot_be_continued_are_refused() -> None:
     model, inputs = model_of("llama"), padded(prompts(2))
     cache = cache_of(by_transformers(model, inputs, **DICT))
     for ids, message in (
-        (inputs["input_ids"], r"holds 27 tokens, and of the 12 ids none follows them"),
+        (inputs["input_ids"], r"holds 21 tokens, and of the 12 ids none follows them"),
         (torch.full((1, 40), 9), r"holds 2 rows, and the ids have 1"),
     ):
         given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), CACHE_FIELD: copy.deepcopy(cache)}

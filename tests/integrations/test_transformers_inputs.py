@@ -19,6 +19,7 @@ from copyspec.integrations.transformers.replay import CACHE_FIELD
 from copyspec.literature import Pool
 from copyspec.targets.facts import forward_arguments
 from tests.helpers.both_ways import (
+    NEW_TOKENS,
     PAD,
     assert_caches_are_equal,
     both,
@@ -29,7 +30,7 @@ from tests.helpers.both_ways import (
     prompts,
     tokenizer,
 )
-from tests.helpers.models import CAUSAL, SEQ2SEQ, VARIANTS, VOCAB_SIZE, spread_logits, tiny
+from tests.helpers.models import CAUSAL, SEQ2SEQ, STATEFUL, VARIANTS, VOCAB_SIZE, spread_logits, tiny
 from tests.helpers.vision import VISION, with_vision
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -74,7 +75,8 @@ def test_drawn_arguments_give_the_output_of_generate_or_are_refused_by_name(name
         }
         plain = by_transformers(model, inputs, **options)
         try:
-            copied = by_copyspec(model, inputs, {"references": plain.sequences.tolist()}, **options)
+            own = {rng.choice(["references", "edit_source"]): plain.sequences.tolist()}  # the most helpful ones
+            copied = by_copyspec(model, inputs, own, **options)
         except ValueError as error:
             assert REFUSED.search(str(error))
             refused += 1
@@ -115,6 +117,21 @@ def test_decoders_that_count_padding_take_rows_without_it(name: str) -> None:
     with pytest.raises(ValueError, match=f"row 0 is padded on the left, and {name}ForCausalLM counts from the padding"):
         by_copyspec(model, padded(prompts(2)))
     assert torch.equal(*both(model, padded(prompts(1) * 2)))
+
+
+@pytest.mark.parametrize("name", ["rwkv", *STATEFUL])
+def test_rows_that_change_each_other_in_generate_are_refused(name: str) -> None:
+    model = model_of(name)
+    for rows in (1, 2, 3):
+        inputs = {"input_ids": torch.tensor([[9 + row, 20, 21, 9 + row, 20] for row in range(rows)])}
+        plain = by_transformers(model, inputs)
+        alone = torch.cat([by_transformers(model, {"input_ids": ids[None]}) for ids in inputs["input_ids"]])
+        assert torch.equal(plain, alone) is (name != "rwkv" or rows == 1)
+        if torch.equal(plain, alone):
+            assert torch.equal(plain, by_copyspec(model, inputs))
+        else:
+            with pytest.raises(ValueError, match="RwkvForCausalLM lets the rows of a batch change each other"):
+                by_copyspec(model, inputs)
 
 
 def test_chunks_counted_from_padding_are_refused() -> None:
@@ -279,7 +296,7 @@ def test_a_call_without_texts_needs_no_tokenizer(name: str) -> None:
     for own in ({}, {"references": plain.tolist()}, {"edit_source": prompts(3)}, {"drafter": Pool()}):
         assert torch.equal(plain, by_copyspec(model, inputs, {"tokenizer": None, **own}))
     result = by_copyspec(model, inputs, {"tokenizer": None}, return_dict_in_generate=True).results[0]
-    assert result.text == "" and len(result.token_ids) == 16
+    assert result.text == "" and len(result.token_ids) == NEW_TOKENS
     for own in ({"references": ["12"]}, {"edit_source": ["1", "2", "3"]}, {"prediction": "12"}, {"stop": ["12"]}):
         with pytest.raises(TypeError, match=r"without a name to find|holds a text, .*; give tokenizer="):
             by_copyspec(model, inputs, {"tokenizer": None, **own})
@@ -302,11 +319,13 @@ EMBEDDED: dict[str, dict[str, Any]] = {
 )
 def test_embeddings_are_read_by_generate_and_tokens_follow(name: str, options: dict[str, Any]) -> None:
     model, generator = model_of(name), torch.Generator().manual_seed(len(name))
-    options, ends = {"max_new_tokens": 8, **options}, options.get("eos_token_id", ())
+    is_plain, ends = not options, options.get("eos_token_id", ())
+    options = {"max_new_tokens": 8, **options}
     for rows in (1, 3):
         inputs = padded(prompts(rows))
         embeds = torch.randn(*inputs["input_ids"].shape, 32, generator=generator) * 0.7
-        for given in ({}, {"attention_mask": inputs["attention_mask"]}, inputs):
+        mask = {"attention_mask": inputs["attention_mask"]}
+        for given in ({}, mask, inputs) if is_plain else (inputs,) if rows == 1 else (mask,):
             call = {"inputs_embeds": embeds, **given}
             plain = by_transformers(model, call, return_dict_in_generate=True, **options)
             own = {"references": plain.sequences.tolist()}

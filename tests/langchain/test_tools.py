@@ -100,7 +100,11 @@ def test_tools_reach_the_prompt_and_calls_come_back(llm: ChatCopySpec) -> None:
     assert prompts[0].startswith("multiply: Multiplies.\nshout: Shouts.")
     assert answer.content == "Let me see."
     assert [(call["name"], call["args"]) for call in answer.tool_calls] == [("multiply", {"a": 6, "b": 7})]
-    assert answer.tool_calls[0]["id"]
+    assert answer.tool_calls[0]["id"] and answer.response_metadata["finish_reason"] == "tool_calls"
+    cut = llm.bind_tools([multiply]).invoke(
+        "6 times 7?", max_tokens=90, logits_processor=says(CALL + " and so on" * 99)
+    )
+    assert len(cut.tool_calls) == 1 and cut.response_metadata["finish_reason"] == "length"
 
 
 def test_streams_hold_calls_back_and_show_text(llm: ChatCopySpec) -> None:
@@ -111,6 +115,7 @@ def test_streams_hold_calls_back_and_show_text(llm: ChatCopySpec) -> None:
     assert joined.content.rstrip() == "Let me see."  # type: ignore[union-attr]
     assert [(call["name"], call["args"]) for call in joined.tool_calls] == [("multiply", {"a": 6, "b": 7})]
     assert not [chunk for chunk in chunks if "tool_call" in str(chunk.content)]
+    assert joined.response_metadata["finish_reason"] == "tool_calls"
     plain = list(bound.stream("hi", logits_processor=says("No tool is needed for this.")))
     assert len(plain) > 2 and "".join(str(chunk.content) for chunk in plain) == "No tool is needed for this."
 

@@ -213,8 +213,13 @@ def test_fetched_is_here_until_it_is_removed(
 
 
 @needs_gguf
-@pytest.mark.parametrize("search", [None, "", ".", os.pathsep, "{folder}", f"{{folder}}{os.pathsep}"])
-@pytest.mark.parametrize("pip", ["pip.py", "pip/__main__.py"])
+@pytest.mark.parametrize(
+    ("pip", "search"),
+    [
+        *(("pip.py", search) for search in (None, ".", "{folder}")),
+        *(("pip/__main__.py", search) for search in ("", os.pathsep, f"{{folder}}{os.pathsep}")),
+    ],
+)
 def test_nothing_of_the_working_folder_runs_with_a_download(
     pip: str, search: str | None, alias: Alias, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,7 +72,7 @@ def test_calls_of_each_method() -> None:
 
 def test_the_pipeline_takes_it(engine: Engine) -> None:
     for text in _SENTENCES[:3]:
-        correction = GECPipeline(engine, guards=GuardOptions(caution=0))(
+        correction = GECPipeline(engine, guards=GuardOptions(precision=0))(
             text
         )  # its instruction is stored in its configuration
         plain = engine.generate(INSTRUCTION + text, drafter="none", max_new_tokens=60)

@@ -35,6 +35,7 @@ def read_sentences() -> Iterator[str]:
             yield from re.split(r"(?<=[.!?])\s+", line.strip())
 
 
+@pytest.mark.usefixtures("steady_drafts")
 def test_copied_plain_and_generate_are_equal() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

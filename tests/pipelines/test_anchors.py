@@ -13,7 +13,7 @@ from copyspec.pipelines import FunctionCorrector, GuardOptions, Runner, RunOptio
 from copyspec.pipelines.formats.anchors import is_named, linked
 
 OPEN = GuardOptions(
-    allow_names=True, allow_code=True, allow_new_words=True, allow_swaps=True, max_edit_ratio=9, caution=0
+    allow_names=True, allow_code=True, allow_new_words=True, allow_swaps=True, max_edit_ratio=9, precision=0
 )
 WORDS = "the two viewer themes changes links for of all file API support café what's".split()  # noqa: SIM905
 

@@ -233,6 +233,119 @@ def test_omissions_are_named(mark: str) -> None:
                 assert mark.strip() in got.detail, got.detail
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_comments_of_any_wording_that_take_the_place_of_lines_are_refused(seed: int) -> None:
+    rng = random.Random(seed)
+    words = [
+        "keep",
+        "everything",
+        "else",
+        "here",
+        "your",
+        "own",
+        "stuff",
+        "goes",
+        "as",
+        "you",
+        "had",
+        "it",
+        "see",
+        "above",
+        "all",
+        "of",
+        "this",
+        "TODO",
+        "4-9",
+        "ditto",
+    ]
+    shapes = [
+        "# {}",
+        "// {}",
+        "/* {} */",
+        "<!-- {} -->",
+        "-- {}",
+        "[the {}]",
+        "(the {})",
+        "Everything {}.",
+        "The rest {}",
+    ]
+    for name, source in SOURCES.items():
+        lines = source.split("\n")
+        for _ in range(10):
+            at = rng.randrange(1, len(lines) - 2)
+            end = next((end for end in range(at, len(lines) + 1) if sum(map(bool, lines[at:end])) >= 2), 0)
+            marked = any(line.strip().startswith(("#", "/", "-", "%", "`", "~", "<!", "'")) for line in lines[at:end])
+            if not end or marked:
+                continue
+            mark = rng.choice(shapes).format(" ".join(rng.choices(words, k=rng.randint(1, 5))))
+            changed = [f"{lines[0]} x"] if at == 1 and rng.random() < 0.5 else lines[:at]
+            answer = "\n".join([*changed, mark, *lines[end:]])
+            got = version(answer, source, "Change the boats.")
+            assert isinstance(got, Refusal), (name, answer)
+            asked = version("\n".join([*lines[:at], "# x = 1", *lines[at:]]), source, "Change the boats.")
+            assert not isinstance(asked, Refusal) or asked.reason == "blocks", "a comment that replaces nothing"
+
+
+@pytest.mark.parametrize(
+    "note", ["All done!", "That's it.", "As you asked, it has a name.", "Tell me if it fails.", "We renamed it."]
+)
+def test_notes_behind_prose_are_refused(note: str) -> None:
+    for source in (source for name, source in SOURCES.items() if name != "tex"):  # which ends with "Done."
+        assert isinstance(version(f"{source} x\n\n{note}", source, "Rename it."), Refusal)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sentences_around_a_program_are_no_part_of_it(seed: int) -> None:
+    rng = random.Random(seed)
+    words = [
+        "the",
+        "boat",
+        "only",
+        "loop",
+        "it",
+        "works",
+        "now,",
+        "and",
+        "was",
+        "tested",
+        "twice",
+        "you",
+        "run",
+        "sail()",
+        "because",
+        "row",
+        "name",
+        "differs",
+    ]
+    for name in ("python", "javascript", "html", "yaml", "c", "lua"):
+        source = SOURCES[name]
+        said = " ".join(rng.choices(words, k=rng.randint(2, 9))).strip(",").capitalize() + rng.choice(".!")
+        for answer in (f"{source}\nx = 1;\n\n{said}", f"{said}\n\n{source}\nx = 1;"):
+            assert isinstance(version(answer, source, "Rename it."), Refusal), answer
+
+
+SHORTER = [
+    (
+        "python",
+        "        self.name = 'Anna'\n\n    def sail(self):\n        ...",
+        "        # no name\n        ...",
+        "remove",
+    ),
+    ("python", "    total = y * 2\n    return total", "    # twice\n    return y * 2", "change"),
+    ("prose", "They are old, and they leak.", "* They are old.\n* They leak.", "change"),
+    ("prose", "Nobody knows the way home.\nThe wind is cold.", "* Nobody knows the way, the wind is cold.", "change"),
+    ("markdown", "- one\n- two", "- one, two", "change"),
+    ("html", "<p>They sail.</p>\n<p>They row.</p>", "<p>They sail and row.</p>", "change"),
+    ("c", "int f(int a)\n{\n    return a;\n}", "/* int f(int a)\n{\n    return a;\n} */", "change"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new", "told"), SHORTER)
+def test_edits_with_comments_and_fewer_lines_pass(name: str, old: str, new: str, told: str) -> None:
+    meant = SOURCES[name].replace(old, new)
+    assert meant != SOURCES[name] and version(meant, SOURCES[name], f"Please {told} it.") == meant
+
+
 @pytest.fixture(scope="module")
 def engine() -> copyspec.Engine:
     return tiny_engine()

@@ -70,7 +70,7 @@ def test_texts_that_are_none(engine: copyspec.Engine, texts: Any) -> None:
     ("make", "message"),
     [
         (lambda: GuardOptions(allow_numbers="no"), "allow_numbers must be True or False; got str: 'no'"),
-        (lambda: GuardOptions(caution="2"), "caution must be a number; got str: '2'"),
+        (lambda: GuardOptions(precision="2"), "precision must be a number; got str: '2'"),
         (lambda: GuardOptions(max_edit_ratio=True), "max_edit_ratio must be a number; got bool: True"),
         (lambda: FileOptions(in_place="no"), "in_place must be True or False; got str: 'no'"),
         (lambda: FileOptions(in_place=True, resume="no"), "resume must be True or False; got str: 'no'"),

@@ -377,7 +377,8 @@ def test_many_edits_of_a_long_word_take_little_time(unit: str) -> None:
     source = unit * (9_000 // len(unit))
     output = "".join("" if number % 13 == 0 else char for number, char in enumerate(source))
     start = time.process_time()
-    checked(source, output, max_edit_ratio=1e9, max_lost_ratio=1e9, allow_new_words=True, any_language=True, caution=0)
+    allowed = {"allow_new_words": True, "any_language": True, "precision": 0}
+    checked(source, output, max_edit_ratio=1e9, max_lost_ratio=1e9, **allowed)
     assert time.process_time() - start < _SOON / 3
 
 

@@ -440,7 +440,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     # All differ, in words of the list: other words are kept for the guards, up to 10 MB of them.
     digits = ("nought", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
     paragraph = "He goed home and nobody have seen him since. " * 20 + "Number {}.\n\n"
-    for path, count in ((small, 1000), (large, 5000)):
+    for path, count in ((small, 500), (large, 2500)):
         path.write_text("".join(paragraph.format(" ".join(digits[int(d)] for d in str(n))) for n in range(count)))
     command = [sys.executable, "-c", MEMORY, str(small), str(tmp_path / "out"), str(large)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)

@@ -4,6 +4,7 @@ only."""
 from __future__ import annotations
 
 import gzip
+import math
 import random
 import time
 from collections.abc import Iterable, Iterator
@@ -127,13 +128,16 @@ def test_corrections_pass(source: str, output: str) -> None:
 def test_an_edit_needs_a_margin() -> None:
     source, output = "She like the new house.", "She likes the new house."
     place = source.index(" like")
-    for margin, caution, expected in ((0.5, 1, source), (9, 1, output), (0.5, 0, output), (9, 9, source)):
-        found = checked(source, output, [Change(place, place + 5, margin)], caution=caution)
+    cases = [(0.5, 0.9, source), (9, 0.9, output), (0.5, 0, output), (9, 0.999, source)]
+    cases += [(2.5, 0.9, source), (2.5, 0.8, output)]
+    for margin, precision, expected in cases:
+        found = checked(source, output, [Change(place, place + 5, margin)], precision=precision)
         assert apply(source, found.edits) == expected
         assert reasons(found) == (set() if expected == output else {"margin"})
     assert checked(source, output, None).edits, "nobody knows a margin"
-    with pytest.raises(ValueError, match="caution=-1"):
-        GuardOptions(caution=-1)
+    for precision in (-1, 1, 90, math.nan):
+        with pytest.raises(ValueError, match=f"precision={precision}"):
+            GuardOptions(precision=precision)
 
 
 def test_an_edit_needs_the_confidence_that_is_asked_for() -> None:
@@ -141,7 +145,7 @@ def test_an_edit_needs_the_confidence_that_is_asked_for() -> None:
     place = source.index("fond")
     for margin, confidence, expected in ((2.0, 0.9, source), (2.3, 0.9, output), (-1.0, 0.0, output)):
         change = Change(place, place + 4, margin)
-        found = checked(source, output, [change], caution=0, min_confidence=confidence)
+        found = checked(source, output, [change], precision=0, min_confidence=confidence)
         assert apply(source, found.edits) == expected
 
 

@@ -192,7 +192,15 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"max_new_tokens": 9}, "here it is max_tokens"),
     ({"include_stop_str_in_output": True}, "include_stop_str_in_output is not supported here: leave it out"),
     ({"reasoning_effort": "high"}, "reasoning_effort is not supported here"),
-    ({"references": [[1] * 300_000]}, "1200027 characters"),
+    ({"references": [[1] * 300_000]}, "1200042 characters"),
+    *(
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": deep}}]}, "at most 1000000 are")
+        for deep in (
+            {"x" * 1_000_000: 1},
+            {f"{key:010}": 1 for key in range(100_000)},
+            {"a": [{"b": {"c" * 1_000_000: {}}}]},
+        )
+    ),
     ({"n": 4, "temperature": 1, "references": "x" * 300_000}, "times n=4, and at most 1000000"),
     ({"messages": [{"role": "user</s>", "content": "a"}]}, "a control token of the tokenizer"),
     ({"stop": [""]}, "stop must be"),
@@ -328,8 +336,8 @@ async def test_limits_of_an_output(engine: Engine, monkeypatch: pytest.MonkeyPat
         answer = (await post(engine, CHAT, {"messages": MESSAGES}, max_tokens=9)).json()
     assert answer["usage"]["completion_tokens"] == 2, "the default stays that of the model"
     sources = {"references": [["ab"]], "prediction": {"type": "content", "content": "cdefgh"}}
-    answer = await post(engine, CHAT, {**ASKED, **sources}, max_characters=30)  # "content" and "user" count too
-    assert answer.status_code == 400 and "have 42 characters, and at most 30" in answer.json()["error"]["message"]
+    answer = await post(engine, CHAT, {**ASKED, **sources}, max_characters=30)  # roles and names of fields count, too
+    assert answer.status_code == 400 and "have 68 characters, and at most 30" in answer.json()["error"]["message"]
     late = await post(engine, CHAT, {**ASKED, "max_tokens": 900}, timeout=0.01)
     assert late.status_code == 504 and "0.01" in late.json()["error"]["message"]
     async with client(engine, timeout=0.01) as http:

@@ -215,3 +215,22 @@ def test_gpt_neo_is_not_verified_by_tree(caplog: pytest.LogCaptureFixture) -> No
         target = wrap(GPTNeoForCausalLM(config).eval())
     assert target.supports_drafts and not target.supports_trees
     assert "cannot verify trees" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bloom", "mamba2", "lfm2", "t5", "bart"])
+def test_any_token_may_end_or_pad_a_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the model itself, as where no sibling can be built. The reference of recurrent models is `generate`."""
+    monkeypatch.setattr(sibling, "small_config", lambda model: models.tiny("llama").config)
+    monkeypatch.setattr(sibling, "build", lambda kind, config: 1 / 0)
+    for end in (models.VOCAB_SIZE - 1, [60, 70, 80, 95]):
+        model = models.tiny(name)
+        model.generation_config.eos_token_id = end
+        model.generation_config.pad_token_id = models.VOCAB_SIZE - 2
+        assert wrap(model).supports_drafts
+
+
+@pytest.mark.parametrize("expand", [1, 2, 4])
+def test_mixers_with_heads_have_a_sibling(expand: int) -> None:
+    for heads, size in ((expand * 4, 16), (expand, 64)):
+        model = models.tiny("mamba2", hidden_size=64, expand=expand, num_heads=heads, head_dim=size, n_groups=1)
+        assert sibling.build(type(model), sibling.small_config(model)).config.hidden_size < 64

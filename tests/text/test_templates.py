@@ -190,7 +190,7 @@ SLOW = {
 
 @pytest.mark.parametrize("name", SLOW)
 def test_work_inside_one_expression_ends_in_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "SECONDS", 0.1)
+    monkeypatch.setattr(templates, "SECONDS", 0.05)
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{{ messages[0].role }}"
     render(tokenizer, CHAT)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from copyspec.checks import shown
-from copyspec.targets.selftest.probes import skips_masked
+from copyspec.targets.hooks.recurrence import is_recurrent
+from copyspec.targets.selftest.probes import reads_rows_alone, skips_masked
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -40,6 +41,10 @@ def mask_of(rows: int, width: int, arguments: Mapping[str, object]) -> torch.Ten
 def check_padding(model: PreTrainedModel, mask: torch.Tensor, length: int) -> None:
     """Raise ValueError for masked tokens that change what `generate` gives for the others: a decoder's row is decoded
     without them. `length`: columns of the longest output, with what precedes it."""
+    if len(mask) > 1 and is_recurrent(model) and not reads_rows_alone(model):
+        raise ValueError(
+            f"{type(model).__name__} lets the rows of a batch change each other in generate itself: give one at a time"
+        )
     for row in _rows(~mask[:, -1]):
         raise ValueError(
             f"row {row} is padded on the right, where generate itself goes on from the padding: tokenize with "

@@ -1,4 +1,5 @@
-"""Short calls of `generate` that show what a model makes of padding and of token types: its configuration does not say.
+"""Short calls of `generate` that show what a model makes of padding, token types and other rows: its configuration does
+not say.
 
 The answers hold for the life of the model.
 """
@@ -56,6 +57,17 @@ def ignores_zero_types(model: PreTrainedModel) -> bool:
     return _answer(model, "token_type_ids", typed)
 
 
+def reads_rows_alone(model: PreTrainedModel) -> bool:
+    """Whether `generate` gives a row of a batch the logits of the row alone. RWKV's mixes the states of the rows."""
+
+    def together() -> dict[str, torch.Tensor]:
+        ids = _ids(model)
+        rows = torch.cat([ids, ids.flip(1)])
+        return {"input_ids": rows, "attention_mask": torch.ones_like(rows)}
+
+    return _answer(model, "rows", together)
+
+
 def _answer(model: PreTrainedModel, name: str, changed: Any) -> bool:
     answers = _answers.setdefault(model, {})
     if name not in answers:
@@ -78,9 +90,9 @@ def _ids(model: PreTrainedModel) -> torch.Tensor:
 
 
 def _logits(model: PreTrainedModel, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The logits of a few steps that repeat one token, [STEPS, V]."""
+    """The logits of the first row in a few steps that repeat one token, [STEPS, V]."""
     generator: Any = model  # typed Any, since its type does not show GenerationMixin's methods
     config = settings(model, new_tokens=STEPS, return_dict_in_generate=True, output_logits=True)
     token = int(inputs["input_ids"][0, -1])
     output = generator.generate(**inputs, generation_config=config, prefix_allowed_tokens_fn=lambda *_: [token])
-    return torch.cat(output.logits)
+    return torch.cat([logits[:1] for logits in output.logits])

@@ -40,6 +40,11 @@ def _key_heads(old: int, values: Mapping[str, Any]) -> int:
     return HEADS if old >= heads else min(old, HEADS // 2)
 
 
+def _mixed_heads(old: int, values: Mapping[str, Any]) -> int:
+    """Heads that a mixer's inner width is divided into, or those of attention."""
+    return WIDTH * values["expand"] // HEAD_DIM if values.get("expand") else _size(HEADS)(old, values)
+
+
 def _names(*parts: str) -> str:
     """A pattern that matches any of these names, with or without a prefix."""
     return rf"(.*_)?({'|'.join(parts)})"
@@ -50,6 +55,7 @@ _RULES: Sequence[tuple[str, Rule]] = (
     (_names(r"num_(key_value|kv)_heads", "n_head_kv", "kv_n_heads", "n_kv_heads", "kv_heads"), _key_heads),
     (r"linear_num_key_heads", _size(HEADS // 2)),
     (r"mamba_(num|n)_heads|.*mamba_heads", _size(8)),
+    (r"num_heads", _mixed_heads),
     (_names(r"(num|n)_(.*_)?heads?", "attention_heads"), _size(HEADS)),
     (r"mamba_(d_)?head(_dim)?", _size(HEAD_DIM)),
     (r"rotary_(dim|ndims)", _size(HEAD_DIM // 2)),

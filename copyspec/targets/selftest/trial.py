@@ -49,6 +49,9 @@ class Trial:
         """`lengths`: tokens of each row's first `score`. `piece`: tokens per prefill pass."""
         self._target, self._model, self._random = target, model, random.Random(seed)
         self._reads, self._limit = target.is_encoder_decoder, target.max_length
+        settings = model.generation_config
+        ends = getattr(settings, "eos_token_id", None)
+        self._special = {getattr(settings, "pad_token_id", None), *(ends if isinstance(ends, list) else [ends])}
         # Some models compute another result in a pass of many tokens: the reference is what `generate` computes.
         self._steps = is_recurrent(model) or isinstance(target, PlainTarget)
         if self._limit is not None:
@@ -153,10 +156,13 @@ class Trial:
         return torch.stack([rows[node] for node in range(ROOT, len(tree))])
 
     def _tokens(self, count: int) -> list[int]:
-        """Distinct random ids, also among siblings, without special tokens."""
+        """Distinct random ids, also among siblings, without special tokens: `generate` ends at some."""
         size = self._target.vocab_size
         low = min(size // 2, 100)
-        return self._random.sample(range(low, size), count) if count < size - low else [low] * count
+        if count + len(self._special) > size - low:
+            return [next(token for token in range(low, size) if token not in self._special)] * count
+        drawn = self._random.sample(range(low, size), count + len(self._special))
+        return [token for token in drawn if token not in self._special][:count]
 
 
 @in_inference_mode

@@ -1,0 +1,142 @@
+"""Passes over the tokens of all rows: what they compute, how many rows join and leave, and models with limits."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from copyspec.targets import wrap
+from copyspec.targets.causal import CausalTarget, TreeSession
+from copyspec.targets.facts import read_facts
+from copyspec.targets.linears import FastLinears
+from copyspec.tree import EMPTY
+from tests.helpers import models
+from tests.helpers.trees import Rows, random_tree
+
+torch.set_num_threads(1)
+
+TOLERANCE = 1e-5
+
+
+def without_module(name: str, **sizes: Any) -> CausalTarget:
+    """A target whose layers are all PyTorch's."""
+    model = models.tiny(name, **sizes)
+    target = CausalTarget(model, read_facts(model))
+    target.linears = FastLinears(nn.Module())
+    return target
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3_text", "bloom", "mpt", "t5", "qwen3_next"])
+def test_every_token_that_is_computed_is_needed(name: str) -> None:
+    """By the linear layers of the decoder, and by the output head, which is given roots and nodes alone."""
+    model, computed, scored = models.tiny(name), list[int](), list[int]()
+    target, draw = wrap(model), random.Random(0)
+    head = model.get_output_embeddings()
+    inner = (model.get_decoder() if model.config.is_encoder_decoder else model.base_model).get_input_embeddings()
+    prompts = [models.random_ids(length, seed=length) for length in (40, 3, 17, 1, 9)]
+    session = target.open(prompts)
+    with (
+        inner.register_forward_hook(lambda module, given, output: computed.append(output.shape[:-1].numel())),
+        head.register_forward_hook(lambda module, given, output: scored.append(output.shape[:-1].numel())),
+    ):
+        for uncached in ([target.start(prompt) for prompt in prompts], *[[[7]] * 5] * 3):
+            trees = [random_tree(draw, draw.choice([0, 0, 1, 9])) for _ in uncached]
+            computed.clear()
+            scored.clear()
+            session.score(uncached, trees)
+            nodes = sum(map(len, trees))
+            assert sum(computed) == sum(map(len, uncached)) + nodes
+            assert sum(scored) == len(trees) + nodes or "logits_to_keep" not in target.facts.arguments
+            session.keep([[]] * len(trees))
+    session.close()
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "falcon", "deepseek_v3", "bart", "falcon_h1"])
+def test_rows_that_join_and_leave_at_random(name: str) -> None:
+    model, draw = models.tiny(name), random.Random(1)
+    target = wrap(model)
+    rows = Rows(model, target, [draw.randint(1, 30)], seed=0)
+    for step in range(12):
+        assert rows.step((0, 0, 1, 5)) < TOLERANCE
+        if draw.random() < 0.6:
+            count = draw.randint(1, 4)
+            more = Rows(model, target, [draw.randint(1, 30) for _ in range(count)], seed=100 + step)
+            assert more.step((0, 3)) < TOLERANCE
+            rows.join(more)
+        if len(rows.sequences) > 2:
+            rows.select(draw.sample(range(len(rows.sequences)), draw.randint(1, len(rows.sequences))))
+    rows.session.close()
+
+
+@pytest.mark.parametrize("most", [32, 9])
+def test_models_that_take_few_tokens_at_a_time(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as have buffers for as many tokens as positions (BigBird)."""
+    target, counts = wrap(models.tiny("gpt2", n_positions=32)), list[int]()
+    assert target.most_tokens == 32
+    monkeypatch.setattr(target, "most_tokens", most)
+    rows = Rows(target.model, target, [11, 20, 15], seed=2)
+    with target.model.base_model.wte.register_forward_hook(lambda *call: counts.append(call[2].shape[1])):
+        assert rows.step((4,)) < TOLERANCE and rows.step((0, 2)) < TOLERANCE
+    assert max(counts) <= max(most, 20 + 4)
+    rows.session.close()
+
+
+def test_experts_with_a_capacity_limit_a_pass() -> None:
+    model = models.tiny("t5")
+    model.config.expert_capacity = 5
+    assert wrap(model).most_tokens == 5
+
+
+@pytest.mark.parametrize("name", ["llama", "falcon", "bart"])
+def test_numbers_that_overflow_stay_in_their_row(name: str) -> None:
+    """As those of somebody else's request in half precision might."""
+    model = models.tiny(name)
+    target = wrap(model)
+    rows = Rows(model, target, [12, 7, 9], seed=3)
+    assert rows.step() < TOLERANCE
+    session = rows.session
+    assert isinstance(session, TreeSession)
+    with torch.inference_mode():
+        for buffers in session._rows[1].layers.values():
+            buffers.values.fill_(float("nan"))
+    uncached = [sequence[cached:] for sequence, cached in zip(rows.sequences, rows.cached, strict=True)]
+    scores = session.score(uncached, [EMPTY, EMPTY, EMPTY])
+    assert [bool(row.isfinite().all()) for row in scores] == [True, False, True]
+    session.close()
+
+
+def test_a_model_that_attends_in_its_own_way_is_noticed() -> None:
+    """By its source it calls transformers' interface, but with other keys than the cache has returned."""
+    target = without_module("llama")
+    assert target.attends_by_row
+    for layer in target.model.base_model.layers:
+        keys = layer.self_attn.k_proj
+        layer.self_attn.forward = _with_other_keys(layer.self_attn)
+        assert keys is layer.self_attn.k_proj
+    rows = Rows(target.model, target, [6, 9], seed=4)
+    assert rows.step() < TOLERANCE and not target.attends_by_row and rows.step() < TOLERANCE
+
+
+def _with_other_keys(attention: Any) -> Any:
+    """The attention's forward, on copies of what the cache returns."""
+
+    class Copying:
+        def __init__(self, cache: Any) -> None:
+            self._cache = cache
+
+        def update(self, *given: Any, **named: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            keys, values = self._cache.update(*given, **named)
+            return keys.clone(), values.clone()
+
+    forward = type(attention).forward
+
+    def forwarded(*args: Any, **named: Any) -> Any:
+        name = next(each for each in ("cache", "past_key_values") if each in named)
+        cache = named[name] and Copying(named[name])
+        return forward(attention, *args, **{**named, name: cache})
+
+    return forwarded
