@@ -244,6 +244,7 @@ def test_a_run_killed_at_random_moments_pays_for_nothing_twice(slow: Any, tmp_pa
         wait_for(seen + random_.randrange(2, 24), slow, process)
         process.kill()
         process.communicate()
+        time.sleep(0.1)  # until the server has read what the process had sent
         assert path.read_text() == "\n\n".join(texts)
         now = journaled(path)
         # Nothing is asked for again but what was under way.
