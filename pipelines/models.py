@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import copyspec
@@ -211,18 +212,16 @@ class LocalModel:
     def answers(self, inputs: Iterable[Input | None], how: Asking) -> Iterator[tuple[int, Result | NoAnswer]]:
         encode = self.engine.codec.encode
         earlier = EarlierCorrections(lambda text: encode(text).ids, most=how.earlier * how.drafts)
-        sources: dict[int, str | None] = {}
+        sources, numbers = dict[int, str | None](), count()
 
         def noted() -> Iterator[Input | None]:
             for each in inputs:
                 if each is None:
                     yield None
                     continue
-                sources[count := len(seen)] = each.edit_source
-                seen.append(count)
+                sources[next(numbers)] = each.edit_source
                 yield replace(each, earlier=earlier.ids()) if how.earlier else each
 
-        seen: list[int] = []
         options = self._options(how)
         for index, result in self.engine.generate_each(noted(), ordered=False, skip_too_long=True, **options):
             source = sources.pop(index, None)

@@ -105,6 +105,8 @@ def add(
             stamps=reader.stamps,
         )
     else:
+        from copyspec.client.embedding import ServerEmbedder
+
         embed: HuggingFaceEmbedder | ServerEmbedder
         if embedder_server is not None:
             embed = embedder_of(embedder_server, encoder, api_key_file, prefix)
@@ -114,7 +116,11 @@ def add(
             embed = HuggingFaceEmbedder(str(encoder), prefix=prefix)
         found = reader.passages(documents, max_chars)
         how = _Vectors(embed, search, language, kind == "hybrid", duplicates, reader.stamps)
-        corpus = _add_vectors(corpora, name, found, how)
+        try:
+            corpus = _add_vectors(corpora, name, found, how)
+        finally:
+            if isinstance(embed, ServerEmbedder):
+                embed.close()
     if corpus.skipped:
         unit = "documents" if kind == "tokens" else "passages"
         note = f"skipped {corpus.skipped:,} {unit} already in {name!r}; --duplicates adds them anyway"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -103,8 +104,8 @@ def rag(
         quiet_libraries()  # imports transformers, which takes longer than a search by words
     path = corpus_folder("--index", index, folder)
     try:
-        encode = encoder if embedder_server is None else embedder_of(embedder_server, encoder, api_key_file)
-        retriever, held = load_corpus(path, encode=encode)
+        embedder = None if embedder_server is None else embedder_of(embedder_server, encoder, api_key_file)
+        retriever, held = load_corpus(path, encode=embedder or encoder)
     except (ValueError, IndexFileError) as error:
         raise UsageError(in_options(str(error), {"encode": "--encoder"})) from error
     engine: Engine | Remote | None = remote
@@ -122,7 +123,7 @@ def rag(
     answerer = _Answerer(
         retriever, held, engine, instruction, max_new_tokens, stride, k, stream, json_output, html, is_list
     )
-    with usage_told(remote):
+    with usage_told(remote), closing(embedder) if embedder is not None else nullcontext():
         if question is not None:
             raise typer.Exit(answerer.ask(question))
         status = 0

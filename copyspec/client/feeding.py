@@ -29,7 +29,14 @@ def as_ended(
     ended: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # None: Ctrl-C
     running: dict[int, Future[Answer]] = {}
     waiting, count, has_more, is_stopped = iter(inputs), 0, True, False
-    with _held_interrupts(lambda: ended.put(None)):
+
+    def stop() -> None:
+        nonlocal is_stopped
+        is_stopped = True
+        ended.put(None)  # wakes the wait
+        logger.warning("stopping: %d answers are under way and will be kept (Ctrl-C again drops them)", len(running))
+
+    with _held_interrupts(stop):
         try:
             while True:
                 while has_more and not is_stopped and len(running) < most:
@@ -50,11 +57,6 @@ def as_ended(
                 number = ended.get() if running else None
                 if number is not None:
                     yield number, running.pop(number).result()
-                elif running:
-                    is_stopped = True
-                    logger.warning(
-                        "stopping: %d answers are under way and will be kept (Ctrl-C again drops them)", len(running)
-                    )
         finally:
             for future in running.values():
                 future.cancel()

@@ -18,7 +18,7 @@ from copyspec.client.asking import Asking
 from copyspec.client.dialects import DIALECTS, Card, Dialect, Name, dialect_of
 from copyspec.client.feeding import as_ended
 from copyspec.client.requests import ChatRequest, request_for, request_of
-from copyspec.client.sending import CHAT, AgainError, RefusedError, Sender, ServerError, check_url
+from copyspec.client.sending import CHAT, AgainError, RefusedError, Sender, ServerError, check_url, is_loopback
 from copyspec.decoding.stats import Stats
 from copyspec.engine.inputs import Input, PromptTooLongError
 from copyspec.engine.results import Chunk, NoAnswer, Result
@@ -29,7 +29,7 @@ from copyspec.text.replies.reader import Parts
 
 logger = logging.getLogger(__name__)
 
-CONCURRENCY = 32
+CONCURRENCY, MAX_CONCURRENCY = 32, 1000  # the client opens no more connections
 PROBES = 3  # tries of the first request: a wrong address is soon named
 TIMEOUT = 300.0  # seconds for an answer
 
@@ -93,13 +93,15 @@ class Remote:
             raise ValueError("api_key holds white space or characters that no HTTP header can carry")
         if dialect not in DIALECTS:
             raise ValueError(f"dialect={dialect!r} must be one of {', '.join(DIALECTS)}")
-        check_whole("concurrency", concurrency, low=1)
+        check_whole("concurrency", concurrency, low=1, high=MAX_CONCURRENCY)
         check_number("timeout", timeout, low=0.0, open_low=True)
         self.usage, self.concurrency = Usage(), concurrency
         self.chat_template_kwargs: Mapping[str, object] = {}
         """Variables of the chat template, for servers that take them: {"enable_thinking": False} for example."""
         self._model, self._asked_dialect = model, dialect
         self._sender = Sender(self.url, api_key or None, concurrency, timeout)
+        if api_key and self.url.startswith("http:") and not is_loopback(self.url):
+            logger.warning("%s: the key goes there unencrypted, over plain http", self.url)
         self._said: set[str] = set()
         self._running: set[str] = set()  # ids of requests
         self._recent: deque[frozenset[tuple[str, str]]] = deque(maxlen=2 * concurrency)  # of the texts last asked about

@@ -24,6 +24,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.25, 8.0  # seconds before a request is sent again
 LONGEST_WAIT = 120.0  # seconds of a server's Retry-After that are obeyed
 GROWTH = 0.5  # by which the number of requests at once grows while as many as that are answered
 CONNECT_SECONDS = 10.0
+CLOSING_SECONDS = 0.5
 BUSY = (429, 503, 529)
 AGAIN = (408, 409, 425, 500, 502, 504, 520, 521, 522, 523, 524)
 MAX_MESSAGE = 300  # characters of a server's error that are shown
@@ -224,9 +225,12 @@ class Sender:
 async def _ended(client: Any) -> None:
     """End what runs in the loop, and the client's connections."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    if others:
+        # Those that were cancelled are closing their connections, which another cancellation would leave open.
+        _, left = await asyncio.wait(others, timeout=CLOSING_SECONDS)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
     if client is not None:
         await client.close()
     await asyncio.get_running_loop().shutdown_asyncgens()

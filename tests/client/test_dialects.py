@@ -260,7 +260,7 @@ PIECES: list[tuple[str, float, list[tuple[str, float]]]] = [
 
 def test_margins_come_from_log_probabilities(caplog: pytest.LogCaptureFixture) -> None:
     with fake_server(lambda body: Sent(with_logprobs(PIECES))) as server, copyspec.remote(server.url) as remote:
-        unsure, sure = (GECPipeline(remote, guards=GuardOptions(caution=0.0, min_confidence=p)) for p in (0.9, 0.7))
+        unsure, sure = (GECPipeline(remote, guards=GuardOptions(precision=0.0, min_confidence=p)) for p in (0.9, 0.7))
         refused, made = unsure(TEXT), sure(TEXT)
     assert made.text == RIGHT and made.edits[0].margin == pytest.approx(1.0)  # probability .73
     assert refused.text == TEXT and [each.reason for each in refused.dropped] == ["margin"]

@@ -8,10 +8,12 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
+from concurrent.futures import Future
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import pytest
 
 import copyspec
 from copyspec.client import sending
+from copyspec.client.feeding import as_ended
 from copyspec.pipelines import FileOptions, GECPipeline, GuardOptions, Summary
 from tests.helpers.fake_server import Sent, asked_text, completion, fake_server
 
@@ -241,6 +244,7 @@ def test_a_run_killed_at_random_moments_pays_for_nothing_twice(slow: Any, tmp_pa
         wait_for(seen + random_.randrange(2, 24), slow, process)
         process.kill()
         process.communicate()
+        time.sleep(0.1)  # until the server has read what the process had sent
         assert path.read_text() == "\n\n".join(texts)
         now = journaled(path)
         # Nothing is asked for again but what was under way.
@@ -265,3 +269,25 @@ def test_ctrl_c_keeps_every_answer_that_was_under_way(slow: Any, tmp_path: Path)
     assert "answers are under way and will be kept" in errors and "--resume continues" in errors
     assert journaled(path) == len(slow.bodies) < 200
     assert f"{len(slow.bodies)} answers" in errors
+
+
+def test_ctrl_c_in_the_middle_of_anything_ends_the_run_after_what_is_under_way() -> None:
+    """Wherever the thread is: waiting, or at work on an answer."""
+    started: list[Future[int]] = []
+
+    def begin(number: int) -> Future[int]:
+        started.append(Future())
+        return started[-1]
+
+    answers = as_ended(iter(range(100)), begin, 3)
+    threading.Timer(0.05, lambda: [each.set_result(7) for each in started]).start()
+    assert next(answers)[1] == 7
+    signal.raise_signal(signal.SIGINT)  # at work on it
+    count = len(started)
+    for each in started:
+        if not each.done():
+            each.set_result(7)
+    assert [value for _, value in islice(answers, count - 1)] == [7] * (count - 1) and len(started) == count
+    with pytest.raises(KeyboardInterrupt):
+        next(answers)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
