@@ -210,8 +210,9 @@ class RowCache:
 class Attention(Protocol):
     """What attends to the rows' own buffers in a pass (`hooks.row_attention`)."""
 
-    def wrote(self, number: int, keys: torch.Tensor) -> None:
-        """Record that a layer was given back these keys, [1, H, T, D], after its rows' buffers were written."""
+    def wrote(self, number: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Record that a layer was given back these keys and values, [1, H, T, D], after its rows' buffers were
+        written."""
         ...
 
     def masks(self, marker: torch.Tensor | None) -> list[torch.Tensor | None]:
@@ -227,7 +228,6 @@ class PassLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def __init__(self, cache: PassCache, number: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._cache, self._number = cache, number
-        self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Do nothing: rows have buffers of their own."""
@@ -240,11 +240,14 @@ class PassLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         cache = self._cache
         work, rows = cache.work, cache.rows
         keys, values = key_states[0], value_states[0]
+        if not self.is_initialized:
+            self.keys = self.values = keys.new_zeros(1)  # models ask whether there are any
+            self.is_initialized = True
         for row, start, first, last in zip(rows, work.starts, work.first, work.first[1:], strict=False):
             own, theirs = keys[:, first:last], values[:, first:last]
             row.layer(self._number, start + last - first, own, theirs).write(start, own, theirs)
         if cache.attention is not None:
-            cache.attention.wrote(self._number, key_states)
+            cache.attention.wrote(self._number, key_states, value_states)
             return key_states, value_states
         parts = [(row.layers[self._number], end) for row, end in zip(rows, work.ends(), strict=True)]
         if len(parts) == 1:

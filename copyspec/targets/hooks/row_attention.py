@@ -45,12 +45,14 @@ class RowAttention:
     def __init__(self, model: PreTrainedModel, work: Pass, rows: Sequence[RowCache], facts: ModelFacts) -> None:
         self._work, self._rows, self._facts = work, rows, facts
         self._names = {id(part): facts.attention or masked_implementation(model, part) for part in facts.configs}
-        self._written: dict[int, tuple[int, torch.Tensor]] = {}  # by id: keys, and the number of their layer
+        self._written: dict[int, tuple[int, torch.Tensor, torch.Tensor]] = {}
+        """By the id of keys: the number of their layer, the keys and the values."""
         self._attended: set[int] = set()  # ids of these keys
 
-    def wrote(self, number: int, keys: torch.Tensor) -> None:
-        """Record that a layer was given back these keys, [1, H, T, D], after their rows' buffers were written."""
-        self._written[id(keys)] = number, keys
+    def wrote(self, number: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Record that a layer was given back these keys and values, [1, H, T, D], after its rows' buffers were
+        written."""
+        self._written[id(keys)] = number, keys, values
 
     def markers(self) -> Any:
         """What the model gets in place of masks: the number of a kind of layer, [1, 1, T, 1]."""
@@ -83,8 +85,8 @@ class RowAttention:
     ) -> tuple[torch.Tensor, None]:
         """The attention of all rows, [1, T, H, D]; see `attend`."""
         written = self._written.get(id(key))
-        if written is None or named.get("position_bias") is not None:
-            raise NotByRow("a layer attends to other keys than the cache has returned, or adds a bias of its own")
+        if written is None or value is not written[2] or named.get("position_bias") is not None:
+            raise NotByRow("a layer attends to other numbers than the cache has returned, or adds a bias of its own")
         self._attended.add(id(key))
         work, facts = self._work, self._facts
         name = self._names.get(id(module.config), facts.attention or "sdpa")
