@@ -88,12 +88,13 @@ class Seq2SeqSession(TreeSession):
             encoder = self._model.get_encoder()
             encoded: BaseModelOutput = encoder(input_ids=tokens, attention_mask=visible, return_dict=True)
         assert encoded.last_hidden_state is not None
+        self._output = type(encoded)  # those of mixtures of experts have more fields, which models read
         return [states[: len(prompt)] for states, prompt in zip(encoded.last_hidden_state, prompts, strict=True)]
 
     def _call(self, tokens: torch.Tensor, positions: torch.Tensor, masks: Any) -> torch.Tensor:
         states, cross = self._encoders(self._cache.rows)  # type: ignore[arg-type]
         logits: torch.Tensor = self._model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=states.unsqueeze(0)),
+            encoder_outputs=self._output(last_hidden_state=states.unsqueeze(0)),
             attention_mask=self._cross_mask(),
             decoder_input_ids=tokens,
             decoder_attention_mask=masks,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from copyspec.targets import wrap
 from copyspec.targets.causal import CausalTarget, TreeSession
@@ -139,3 +140,20 @@ def _with_a_copy(attention: Any, changed: int) -> Any:
         return forward(attention, *args, **{**named, name: cache})
 
     return forwarded
+
+
+def test_experts_with_a_capacity_are_packed_as_far_as_it_goes() -> None:
+    """Switch Transformers drops what exceeds it, and reads more of its encoder's output than the states."""
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4}
+    experts = {"num_experts": 4, "expert_capacity": 12, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1}
+    config = AutoConfig.for_model(
+        "switch_transformers", vocab_size=models.VOCAB_SIZE, decoder_start_token_id=0, **sizes, **experts
+    )
+    torch.manual_seed(0)
+    model = AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32).eval()
+    models.spread_logits(model)
+    target = wrap(model)
+    assert target.supports_trees
+    rows = Rows(model, target, [5, 9, 7], seed=6)
+    for _ in range(3):
+        assert rows.step((0, 2, 6)) < TOLERANCE
