@@ -68,8 +68,11 @@ class WrappedModel(ABC):
         """Whether attention in a pass over several rows is computed row by row; False once a layer turned out not to
         call it as this needs."""
         self.encoder_length = encoder_length(model.config)
-        self.most_tokens = min(facts.max_length or sys.maxsize, getattr(model.config, "expert_capacity", sys.maxsize))
-        """Tokens of a pass over several rows: some models have buffers for so many, or experts that drop others."""
+        capacity = getattr(model.config, "expert_capacity", sys.maxsize)
+        self.most_nodes = capacity - 1
+        """Draft nodes of a row: experts with a capacity drop tokens that exceed it."""
+        self.most_tokens = min(facts.max_length or sys.maxsize, capacity)
+        """Tokens of a pass over several rows, for the same reason; some models have buffers for so many."""
         self._facts = facts
 
     @property
@@ -139,7 +142,7 @@ class TreeSession(ABC):
 
     @property
     def most_nodes(self) -> int:
-        return sys.maxsize if self._states is None else self._states.most_nodes
+        return self._target.most_nodes if self._states is None else self._states.most_nodes
 
     def padded(self, nodes: int) -> None:
         return None
