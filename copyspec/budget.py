@@ -89,6 +89,7 @@ class Budget:
     shared: Sequence[float] = ()
     """The costs of a pass with 0, 1, ... draft nodes of all rows together; empty where passes are padded, so that
     `costs` are those of nodes in the widest tree."""
+    plain: int = 1  # tokens of a plain pass, padding included
     chain: bool = False
     """Whether the draft must be one chain of up to `max_nodes` tokens, for targets and engines without tree support."""
 
@@ -123,6 +124,9 @@ class CostModel:
         self.clock = clock
         self._slope = slope
         self._curve = _Curve(slope)
+        self._padded: dict[int, _Curve] = {}
+        """Of padded passes, by the tokens of a plain one: rows then cost more than their tokens, even if they are many,
+        and their drafts are chosen by width."""
         self._per_token = 0.0
         """Seconds per token in a first pass; 0 before one was measured."""
         self._least_per_token: float | None = None
@@ -139,25 +143,26 @@ class CostModel:
         """Whether a draft was made. The very first loads code and data, which on a GPU takes as long as several plain
         passes: it is not charged, or the first call would hardly draft."""
         self._ratio: float | None = None
-        self._unlearned: list[tuple[int, float]] = []  # tokens, seconds of passes not learned from yet
+        self._unlearned: list[tuple[_Curve, int, float]] = []  # tokens, seconds of passes not learned from yet
 
-    def observe(self, tokens: int, seconds: float) -> bool:
-        """Record that a pass computed so many tokens, padding included, in `seconds`. Returns whether what it costs was
-        known from earlier ones, and not a guess."""
-        self._unlearned.append((tokens, seconds))
-        if self._curve.is_empty or len(self._unlearned) == MAX_UNLEARNED:
+    def observe(self, tokens: int, seconds: float, plain: int = 0) -> bool:
+        """Record that a pass computed so many tokens in `seconds`. `plain`: those of a plain pass, if passes are
+        padded. Returns whether what it costs was known from earlier ones, and not a guess."""
+        curve = self._padded.setdefault(plain, _Curve(self._slope)) if plain else self._curve
+        self._unlearned.append((curve, tokens, seconds))
+        if curve.is_empty or len(self._unlearned) == MAX_UNLEARNED:
             self.learn()  # a first measurement replaces a guess
-        return self._curve.weights.get(KNOTS[min(bisect_left(KNOTS, tokens), len(KNOTS) - 1)], 0.0) >= ESTABLISHED
+        return curve.weights.get(KNOTS[min(bisect_left(KNOTS, tokens), len(KNOTS) - 1)], 0.0) >= ESTABLISHED
 
     def learn(self) -> None:
         """Learn from the passes that `observe` recorded. While rows draft, decoding calls this during each pass,
         so that no device waits for it: the costs of a pass lag behind by one measurement."""
         unlearned, self._unlearned = self._unlearned, []
-        for tokens, seconds in unlearned:
-            is_first = self._curve.is_empty
-            self._ratio = self._curve.observe(tokens, seconds)
+        for curve, tokens, seconds in unlearned:
+            is_first = curve.is_empty
+            self._ratio = curve.observe(tokens, seconds)
             if is_first:
-                self._curve.assume(self._slope, self._per_token, self._least_per_token)
+                curve.assume(self._slope, self._per_token, self._least_per_token)
 
     def take_ratio(self) -> float | None:
         """Return the last pass's time over its expected time, once; None where nothing was expected or it was read."""
@@ -173,11 +178,14 @@ class CostModel:
             # The fastest pass counts most: longer prompts take more time per token, and nodes are appended last.
             self._per_token = 0.5 * (min(before, measured) + measured) if before else measured
             # The fixed cost is that of a plain pass; the first of all passes takes longer, while a device warms up.
-            if before and not self._curve.is_empty:
-                beyond = max(0.0, seconds - self._curve.single) / tokens
+            curves = [self._curve, *self._padded.values()]
+            call = max([curve.single for curve in curves])
+            if before and call:
+                beyond = max(0.0, seconds - call) / tokens
                 least = self._least_per_token
                 self._least_per_token = beyond if least is None else 0.5 * (min(least, beyond) + beyond)
-            self._curve.assume(self._slope, self._per_token, self._least_per_token)
+            for curve in curves:
+                curve.assume(self._slope, self._per_token, self._least_per_token)
 
     def budget(
         self,
@@ -203,6 +211,12 @@ class CostModel:
         nodes, shared = range(max_nodes + 1), list[float]()
         computed = [] if padded is None else [tokens for n in nodes if (tokens := padded(n)) is not None]
         plain, most = (computed[0], computed[-1]) if computed else (rows, rows * (1 + max_nodes))
+        if computed:
+            # Rare numbers of rows run in the programs of more rows.
+            measured = [size for size, each in self._padded.items() if size >= plain and not each.is_empty]
+            larger = min(measured, default=plain) // plain
+            curve = self._padded.get(larger * plain, curve)
+            computed, plain, most = [larger * tokens for tokens in computed], larger * plain, larger * most
         times = curve.up_to(most)
         scale = 1.0 / times[plain]
         if computed:
@@ -220,16 +234,18 @@ class CostModel:
             bounded = [1.0 + slope * n for n in range(len(known))]
             costs, shared = (bounded if rows == 1 or not shared else costs), bounded if shared else []
         is_guessed = not curve.is_empty and KNOTS[min(bisect_left(KNOTS, plain), len(KNOTS) - 1)] not in curve.weights
-        return Budget(max_nodes, costs, seconds / rows, is_guessed, shared)
+        return Budget(max_nodes, costs, seconds / rows, is_guessed, shared, plain)
 
-    def seconds(self, tokens: int) -> float:
-        """Seconds of a pass over so many tokens, as learned so far; 0 before anything was."""
+    def seconds(self, plain: int, *, is_padded: bool = False) -> float:
+        """Seconds of a plain pass over so many tokens, as learned so far; 0 before anything was."""
         self.learn()
-        return 0.0 if self._curve.is_empty else self._curve.pace * self._curve.up_to(tokens)[tokens]
+        curve = self._padded.get(plain, self._curve) if is_padded else self._curve
+        return 0.0 if curve.is_empty else curve.pace * curve.up_to(plain)[plain]
 
-    def measured(self, least: int) -> Mapping[int, float]:
-        """Seconds of a pass, as learned so far, by the numbers of tokens that were measured, from `least` on."""
-        return {tokens: seconds for tokens, seconds in self._curve.measured().items() if tokens >= least}
+    def measured(self, plain: int, *, is_padded: bool = False) -> Mapping[int, float]:
+        """Seconds of a pass of the same rows, as learned so far, by the numbers of tokens that were measured."""
+        curve = self._padded.get(plain, self._curve) if is_padded else self._curve
+        return {tokens: seconds for tokens, seconds in curve.measured().items() if tokens >= plain}
 
     def finish(self, saved_passes: float, first_draft: tuple[float, bool] | None = None) -> None:
         """Record that a row has ended for which drafting saved `saved_passes` plain passes (negative: cost them).

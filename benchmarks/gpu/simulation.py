@@ -130,7 +130,7 @@ class _Session(simulation._Session):
         asked = computed, node_bucket(1 + max(map(len, trees)), computed), SLOTS
         size = target.runner.choose(asked, max(self.lengths), row_bucket(target.all_rows))
         target.clock.now += 1e-3 * target.runner.milliseconds(size, rows, sum(self.lengths))
-        self.is_settled, self.computed = target.runner.is_settled, size[0] * size[1]
+        self.is_settled, self.computed = target.runner.is_settled, (size[0], size[0] * size[1])
         return scores
 
 

@@ -226,7 +226,7 @@ class _ReplaySession:
         return self._session.is_settled
 
     @property
-    def computed(self) -> int | None:
+    def computed(self) -> tuple[int, int] | None:
         return self._session.computed
 
     def padded(self, nodes: int) -> int | None:

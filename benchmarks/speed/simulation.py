@@ -244,7 +244,7 @@ class _Target:
 class _Session:
     runner = "simulated"
     is_settled = True
-    computed: int | None = None
+    computed: tuple[int, int] | None = None
     most_nodes = sys.maxsize
 
     def __init__(self, target: _Target, rows: list[int]) -> None:

@@ -237,7 +237,8 @@ class Batch:
                 self._costs.observe_first(tokens, seconds)
         else:
             times.target += seconds
-            if session.is_settled and not self._costs.observe(session.computed or tokens, seconds):
+            plain, tokens = session.computed or (0, tokens)
+            if session.is_settled and not self._costs.observe(tokens, seconds, plain):
                 return seconds
         return None
 

@@ -37,8 +37,9 @@ class Session(Protocol):
         ...
 
     @property
-    def computed(self) -> int | None:
-        """Tokens that the last pass computed, padding included; None: those that it was given."""
+    def computed(self) -> tuple[int, int] | None:
+        """Tokens of a plain pass like the last one, and those that it computed, padding included; None: those that it
+        was given."""
         ...
 
     def padded(self, nodes: int) -> int | None:

@@ -185,19 +185,32 @@ def test_nodes_are_assumed_to_be_cheaper_on_a_gpu_and_free_in_exact_mode() -> No
     assert found == pytest.approx([1 + 0.02 * 8, 1 + 0.0025 * 8, 1.0])
 
 
-def test_padded_passes_cost_what_they_compute() -> None:
+def test_padded_passes_are_learned_by_the_size_that_they_compute() -> None:
     model = CostModel(slope=prior_slope("cuda"))
     for _ in range(20):
-        for rows, nodes, seconds in ((32, 0, 1.0), (32, 3, 1.2), (32, 6, 1.5), (4, 0, 0.85), (4, 8, 1.02)):
-            model.observe(padded_tokens(rows, nodes), seconds)
+        for rows, nodes, seconds in ((32, 0, 1.0), (32, 3, 1.2), (32, 6, 1.5), (4, 0, 0.5), (4, 8, 0.6)):
+            model.observe(padded_tokens(rows, nodes), seconds, padded_tokens(rows, 0))
     for rows in (17, 24, 32):
         budget = model.budget(rows, 8, partial(padded_tokens, rows))
-        assert budget.costs == pytest.approx([1.0, *[1.2] * 4, *[1.5] * 4], rel=0.05) and not budget.shared
-        assert model.seconds(padded_tokens(rows, 0)) == pytest.approx(1.0, rel=0.05)
+        assert budget.costs == pytest.approx([1.0, *[1.2] * 4, *[1.5] * 4], rel=0.07) and not budget.shared
+        assert model.seconds(budget.plain, is_padded=True) == pytest.approx(1.0, rel=0.05)
         assert budget.seconds == pytest.approx(1.0 / rows, rel=0.05)
     assert model.budget(3, 4, partial(padded_tokens, 3)).costs == pytest.approx([1.0, *[1.2] * 4], rel=0.05)
     fewer, more = (model.budget(32, most, partial(padded_tokens, 32)).costs for most in (40, 300))
     assert len(fewer) == 41 and len(more) == 301 and fewer == more[:41]
+
+
+def test_numbers_of_rows_that_ran_in_larger_sizes_only_have_the_costs_of_these() -> None:
+    model = CostModel(slope=prior_slope("cuda"))
+    for nodes, seconds in ((0, 1.0), (8, 1.5)) * 10:
+        model.observe(8 * (1 + nodes), seconds, 8)
+    model.observe(32, 3.0, 32)
+    for rows in (1, 2, 4, 8):
+        budget = model.budget(rows, 4, partial(padded_tokens, rows))
+        assert budget.costs == pytest.approx([1.0, *[1.5] * 4], rel=0.1) and budget.plain == 8
+        assert set(model.measured(8, is_padded=True)) == {8, 65, 97}  # 72 is between the last two
+    model.observe(2, 0.5, 2)
+    assert [model.budget(rows, 4, partial(padded_tokens, rows)).plain for rows in (1, 2)] == [2, 2]
 
 
 def test_tokens_beyond_the_last_knot_count_as_it() -> None:

@@ -118,8 +118,8 @@ class StaticSession:
         self._attended = 0  # slots that passes attend to
         self._has_read = False  # whether a regular session read prompts in the last `score`
         self._warned_states = False
-        self.computed: int | None = None
-        """Tokens of the last pass, padding included."""
+        self.computed: tuple[int, int] | None = None
+        """Tokens of a plain pass like the last one, and of the last one, padding included."""
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -340,7 +340,7 @@ class StaticSession:
             self._attended = slot_bucket(needed + min(self._new_tokens, LOOK_AHEAD))
         slots = arena.size.capacity if whole else min(self._attended, arena.size.capacity)
         size = arena.runner.choose((self._rows, nodes, slots), max(starts), arena.size.rows)
-        self.computed = size[0] * size[1]
+        self.computed = size[0] * (EXACT_NODES if exact else 1), size[0] * size[1]
         self._refresh_cross(arena)
         staging = arena.runner.staging(size)
         pack(staging, starts, uncached, trees, self._moves, arena.size.capacity - 1)
