@@ -327,8 +327,11 @@ class _Run(Generic[Owner]):
             found = f"the model wrote {len(outcome.text)} characters for a passage of {len(task.text)}"
             checked = Checked((), Refusal("ratio", found))
         else:
-            if self._options.guards.min_confidence and outcome.changes is None:
+            guards = self._options.guards
+            if outcome.changes is None and guards.min_confidence:
                 self._warn("min_confidence cannot be had: the model gives no probabilities for its changes")
+            elif outcome.changes is None and guards.precision and hasattr(self._corrector, "model"):
+                self._warn("precision cannot be had: the model gives no probabilities for its changes")
             part, tolerance = slot.work.part, Tolerance(lost=outcome.lost)
             fluency = fluency_of(self._corrector)
             context = Context(slot.facts, outcome.changes, fluency and partial(fluency, task.before))
