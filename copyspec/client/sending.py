@@ -15,6 +15,8 @@ from time import monotonic, time
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from copyspec.forks import fork_safe
+
 CHAT = "/chat/completions"
 TRIES = 8
 """A request is sent so often before its answer is given up: after a lost connection, an error of the server, or an
@@ -77,7 +79,7 @@ class Sender:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine in the loop."""

@@ -28,7 +28,8 @@ from copyspec.tree import COMPILED, EMPTY, ROOT, DraftTree
 from copyspec.verification.picking import best_picks
 
 REFILL_SHARE = 0.25
-"""Share of the batch that must be free before rows join it: joining copies the caches of all rows."""
+"""Share of the batch that must be free before rows join it: prompts are read in a pass of their own, together, and
+static passes copy the caches of rows that join."""
 
 PROBE_NODES = 2  # size of a trial draft from a drafter whose probabilities proved too high
 

@@ -49,7 +49,7 @@ class Session(Protocol):
 
     @property
     def most_nodes(self) -> int:
-        """Draft nodes that a row's tree may have, as far as memory is concerned."""
+        """Draft nodes that a row's tree may have: what memory and the capacity of experts allow."""
         ...
 
     def score_with_states(

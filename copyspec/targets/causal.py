@@ -17,12 +17,12 @@ import torch
 
 from copyspec.lockless import cached_property
 from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
-from copyspec.targets.hooks.attention import masked_attention, takes_masks, without_cudnn_attention
+from copyspec.targets.hooks.attention import ROWS, masked_attention, takes_masks, without_cudnn_attention
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.hooks.recurrence import special_layers
-from copyspec.targets.hooks.row_attention import NAME, NotByRow, RowAttention, attending, attends_by_interface
-from copyspec.targets.hooks.states import RowStates, hidden_states
+from copyspec.targets.hooks.row_attention import NotByRow, RowAttention, attending, attends_by_interface
+from copyspec.targets.hooks.states import HiddenStates, RowStates, hidden_states
 from copyspec.targets.limits import encoder_length
 from copyspec.targets.linears import FastLinears
 from copyspec.targets.passes import Pass, PassCache, RowCache, check_rows, lay_out
@@ -44,6 +44,10 @@ masks."""
 MASK_LIMIT = 1 << 25
 """Maximum elements of the masks of a pass (160 MiB as bool and float32); above it, prompts are read before, one row at
 a time."""
+
+JOINT_LIMIT = 1 << 20
+"""Maximum of tokens times slots of a pass over several rows whose attention sees the slots of all: the rows of a larger
+one are parted."""
 
 LOOK_AHEAD = 512
 """Maximum slots for new tokens for which a row's first buffers have space."""
@@ -135,6 +139,8 @@ class TreeSession(ABC):
             self._states = RecurrentStates(self._model, self._cache, rows)
             self.prefill_chunk = sys.maxsize  # what follows a state is read token by token
         self._uncached: Rows | None = None  # of the last `score`, until `keep` commits them
+        self._recorded: HiddenStates | None = None  # of the running pass, if they were asked for
+        self._recorded_parts: list[RowStates] = []  # the same of rows that were scored in passes of their own
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -142,7 +148,8 @@ class TreeSession(ABC):
 
     @property
     def most_nodes(self) -> int:
-        return self._target.most_nodes if self._states is None else self._states.most_nodes
+        most = self._target.most_nodes
+        return most if self._states is None else min(most, self._states.most_nodes)
 
     def padded(self, nodes: int) -> None:
         return None
@@ -170,10 +177,11 @@ class TreeSession(ABC):
     def score_with_states(
         self, uncached: Rows, trees: Sequence[DraftTree], layers: Sequence[int] = ()
     ) -> tuple[Scores, Sequence[RowStates] | None]:
-        with hidden_states(self._model, layers) as states:
-            scores = self.score(uncached, trees)
-        work = self._cache.work
-        return scores, states.of_rows(work.first, work.scored) if len(work.starts) == len(trees) else None
+        self._recorded_parts = []
+        with hidden_states(self._model, layers) as self._recorded:
+            scores, states, work = self.score(uncached, trees), self._recorded, self._cache.work
+        apart, self._recorded, self._recorded_parts = self._recorded_parts, None, []
+        return scores, apart or states.of_rows(work.first, work.scored)
 
     @in_inference_mode
     def prefill(self, uncached: Rows) -> None:
@@ -222,6 +230,7 @@ class TreeSession(ABC):
 
     def select(self, rows: Sequence[int]) -> None:
         self._rows = [self._rows[row] for row in rows]
+        self._cache.rows = ()  # which are those of the last pass
         if self._states is not None:
             self._states.select(rows)
         self._uncached = None
@@ -252,8 +261,10 @@ class TreeSession(ABC):
     def _pass(self, work: Pass, trees: Sequence[DraftTree], places: Sequence[int]) -> torch.Tensor:
         """Score the roots and nodes of the rows in these places, [N, V]."""
         facts, rows = self._facts, [self._rows[place] for place in places]
-        if len(rows) > 1 and work.first[-1] > self._target.most_tokens:
-            return self._apart(work, trees)
+        joint = 0 if self._target.attends_by_row else work.first[-1] * sum(work.ends())
+        if len(rows) > 1 and (work.first[-1] > self._target.most_tokens or joint > JOINT_LIMIT):
+            half = len(rows) // 2
+            return torch.cat([self._part(work, trees, places, part) for part in (range(half), range(half, len(rows)))])
         packed = torch.from_numpy(work.packed).to(facts.device, non_blocking=facts.non_blocking)
         tokens, positions = packed.unsqueeze(1)
         states = _UNCHANGED if self._states is None else self._states.during(places, work, trees)
@@ -271,16 +282,21 @@ class TreeSession(ABC):
                 _UNCHANGED if facts.positions == "argument" else self._positioned(work, positions),
             ):
                 logits = self._call(tokens, positions, masks)
+        if len(rows) == 1 or not logits.isnan().any():
+            return logits
         # NaN of one row may have reached others: 0 times NaN is NaN.
-        return logits if len(rows) == 1 or not logits.isnan().any() else self._apart(work, trees)
+        return torch.cat([self._part(work, trees, places, [row]) for row in range(len(rows))])
 
-    def _apart(self, work: Pass, trees: Sequence[DraftTree]) -> torch.Tensor:
-        """The logits of a pass, each row of which is scored in a pass of its own."""
-        logits = list[torch.Tensor]()
-        for place, (start, tree) in enumerate(zip(work.starts, trees, strict=True)):
-            ids = work.tokens[work.first[place] : work.first[place + 1] - len(tree.tokens)].tolist()
-            logits.append(self._pass(lay_out([start], [ids], [tree], self._facts), [tree], [place]))
-        return torch.cat(logits)
+    def _part(self, work: Pass, trees: Sequence[DraftTree], places: Sequence[int], rows: Sequence[int]) -> torch.Tensor:
+        """The logits of some rows of a pass, in a pass of their own."""
+        drafts = [trees[row] for row in rows]
+        ids = [work.tokens[work.first[row] : work.first[row + 1] - len(trees[row].tokens)].tolist() for row in rows]
+        part = lay_out([work.starts[row] for row in rows], ids, drafts, self._facts)
+        before = len(self._recorded_parts)
+        logits = self._pass(part, drafts, [places[row] for row in rows])
+        if self._recorded is not None and len(self._recorded_parts) == before:  # it was not parted itself
+            self._recorded_parts += self._recorded.of_rows(part.first, part.scored) or []
+        return logits
 
     def _by_row(
         self, work: Pass, rows: Sequence[RowCache], tokens: torch.Tensor, positions: torch.Tensor
@@ -289,12 +305,13 @@ class TreeSession(ABC):
         attention = RowAttention(self._model, work, rows, facts)
         self._cache.work, self._cache.rows, self._cache.is_plain, self._cache.attention = work, rows, False, attention
         with (
-            self._attending(NAME),
+            self._attending(ROWS),
             attending(attention),
             _UNCHANGED if facts.positions == "argument" else self._positioned(work, positions),
         ):
             logits = self._call(tokens, positions, attention.markers())
         attention.end()
+        self._cache.attention = None
         return logits
 
     def _continue(self, place: int, ids: Sequence[int], start: int, scored: int) -> torch.Tensor:
@@ -388,7 +405,8 @@ class CausalSession(TreeSession):
             arguments["position_ids"] = positions
         if "logits_to_keep" in facts.arguments:
             is_tail = len(work.scored) == 1 or number == count
-            arguments["logits_to_keep"] = number if is_tail else torch.tensor(work.wanted(), device=facts.device)
+            # On the CPU: the last layers may be on another device than the first.
+            arguments["logits_to_keep"] = number if is_tail else torch.tensor(work.wanted(), device="cpu")
         linears = self._target.linears
         pays = linears.packs or count in linears.counts or number in linears.counts
         with linears.used() if pays else _UNCHANGED:
@@ -415,7 +433,7 @@ def wanted_logits(logits: torch.Tensor, work: Pass) -> torch.Tensor:
             f"the model's forward returned logits of shape {list(logits.shape)}, but [1, at least {len(wanted)}, "
             "vocabulary] is needed: was it replaced by one that returns only the last ones?"
         )
-    return logits[0, torch.tensor(wanted, device=logits.device)]
+    return logits[0, torch.tensor(wanted, device="cpu")]
 
 
 def training_error(model: PreTrainedModel) -> ValueError:

@@ -181,9 +181,10 @@ def _table_of(mask: torch.Tensor | None, cache: PassCache) -> NDArray[np.int64] 
         masks = cache.attention.masks(mask)
     elif len(work.starts) > 1 or (mask is None and not cache.is_plain):
         return None
-    elif mask is None or _is_added(mask, len(work.tokens), work.ends()[0]):
-        masks = [mask]
     else:
+        masks = [mask]
+    sizes = zip(masks, work.first, work.first[1:], work.ends(), strict=False)
+    if not all([each is None or _is_added(each, last - first, end) for each, first, last, end in sizes]):
         return None
     table = np.zeros((len(work.starts), 7), np.int64)
     table[:, 0], table[:, 4], table[:, 5] = work.first[:-1], work.starts, work.ends()
@@ -193,5 +194,5 @@ def _table_of(mask: torch.Tensor | None, cache: PassCache) -> NDArray[np.int64] 
 
 def _is_added(mask: torch.Tensor, tokens: int, slots: int) -> bool:
     """Whether a mask is a plain tensor that is added to the scores of these slots."""
-    is_plain = mask.dtype is torch.float32 and type(mask) is torch.Tensor and mask.is_contiguous()
+    is_plain = mask.dtype is torch.float32 and type(mask) is torch.Tensor and mask.is_contiguous() and mask.is_cpu
     return is_plain and mask.shape == (1, 1, tokens, slots)

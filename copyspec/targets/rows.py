@@ -22,10 +22,13 @@ class RowSessions:
     runner = "eager"
     is_settled = True
     computed = None
-    most_nodes = sys.maxsize
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         self._sessions = list(sessions)
+
+    @property
+    def most_nodes(self) -> int:
+        return min([session.most_nodes for session in self._sessions], default=sys.maxsize)
 
     def padded(self, nodes: int) -> None:
         return None

@@ -70,6 +70,10 @@ class Seq2SeqSession(TreeSession):
         """Keys and values of each row and layer of cross-attention, [H, S, D]."""
         return [row.cross for row in self._rows]
 
+    def select(self, rows: Sequence[int]) -> None:
+        super().select(rows)
+        self._joined = ([], torch.empty(0), [])
+
     def close(self) -> None:
         super().close()
         self._joined = ([], torch.empty(0), [])
@@ -89,7 +93,8 @@ class Seq2SeqSession(TreeSession):
             encoded: BaseModelOutput = encoder(input_ids=tokens, attention_mask=visible, return_dict=True)
         assert encoded.last_hidden_state is not None
         self._output = type(encoded)  # those of mixtures of experts have more fields, which models read
-        return [states[: len(prompt)] for states, prompt in zip(encoded.last_hidden_state, prompts, strict=True)]
+        of_rows = [states[: len(prompt)] for states, prompt in zip(encoded.last_hidden_state, prompts, strict=True)]
+        return of_rows if len(prompts) == 1 else [states.clone() for states in of_rows]
 
     def _call(self, tokens: torch.Tensor, positions: torch.Tensor, masks: Any) -> torch.Tensor:
         states, cross = self._encoders(self._cache.rows)  # type: ignore[arg-type]
@@ -128,12 +133,15 @@ class Seq2SeqSession(TreeSession):
         if layers:
             return
         made: Sequence[Any] = cross.layers
+        for row in rows:
+            row.cross = []
         layers += [(layer.keys[0], layer.values[0]) for layer in made]
         sizes = [len(row.states) for row in rows]
         for keys, values in layers:
             parts = zip(rows, torch.split(keys, sizes, 1), torch.split(values, sizes, 1), strict=True)
             for row, of_keys, of_values in parts:
-                row.cross.append((of_keys, of_values))
+                # A part of its own, so that no row holds those of others that have left.
+                row.cross.append((of_keys.clone(), of_values.clone()) if len(rows) > 1 else (of_keys, of_values))
 
     def _cross_mask(self) -> torch.Tensor | None:
         """The additive mask of cross-attention, [1, 1, T, sum of S]; None for one row, which sees all its states."""

@@ -143,7 +143,7 @@ def test_caches_that_cannot_be_continued_are_refused() -> None:
         with pytest.raises(ValueError, match=message):
             by_copyspec(model, given)
     mask = torch.ones(2, 20, dtype=torch.long)
-    with pytest.raises(ValueError, match="attention_mask has 20 columns, and past_key_values holds 27, and the ids 12"):
+    with pytest.raises(ValueError, match="attention_mask has 20 columns, and past_key_values holds 21, and the ids 12"):
         by_copyspec(model, {"input_ids": inputs["input_ids"], "attention_mask": mask}, **{CACHE_FIELD: cache})
 
     class Rounded(type(cache.layers[0])):  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -10,9 +11,10 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-from copyspec.targets import wrap
+from copyspec.targets import causal, wrap
 from copyspec.targets.causal import CausalTarget, TreeSession
 from copyspec.targets.facts import read_facts
+from copyspec.targets.hooks.states import LAST
 from copyspec.targets.linears import FastLinears
 from copyspec.tree import EMPTY
 from tests.helpers import models
@@ -86,6 +88,21 @@ def test_models_that_take_few_tokens_at_a_time(most: int, monkeypatch: pytest.Mo
     rows.session.close()
 
 
+def test_states_of_rows_in_passes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, chains = wrap(models.tiny("llama")), [[5, 6, 7], [8], [9, 4]]
+    trees = [random_tree(random.Random(row), 4) for row in range(3)]
+    found: list[list[torch.Tensor]] = [[], []]
+    for states in found:
+        session = target.open(chains)
+        scores, of_rows = session.score_with_states(chains, trees, [1])
+        assert of_rows is not None and len(of_rows) == 3
+        states += [*scores, *[of_row[layer] for of_row in of_rows for layer in (LAST, 1)]]
+        session.close()
+        monkeypatch.setattr(target, "most_tokens", 4)
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=TOLERANCE, rtol=TOLERANCE)
+
+
 def test_experts_with_a_capacity_limit_a_pass() -> None:
     model = models.tiny("t5")
     model.config.expert_capacity = 5
@@ -157,3 +174,43 @@ def test_experts_with_a_capacity_are_packed_as_far_as_it_goes() -> None:
     assert target.supports_trees and rows.session.most_nodes == 63
     for _ in range(3):
         assert rows.step((0, 40)) < TOLERANCE
+
+
+def test_a_copy_that_is_made_during_a_pass_works() -> None:
+    model, copies = models.tiny("llama"), list[Any]()
+    target, ids = wrap(model), torch.tensor([[5, 6, 7]])
+    expected = model(ids).logits
+
+    def take_copy(*call: object) -> None:
+        with torch.inference_mode(False):
+            copies.append(copy.deepcopy(model))
+
+    session = target.open([[5, 6], [7]])
+    with model.base_model.register_forward_hook(take_copy):
+        session.score([[5, 6], [7]], [EMPTY, EMPTY])
+    session.close()
+    assert torch.equal(copies[0](ids).logits, expected) and wrap(copies[0]).facts.attention == target.facts.attention
+
+
+def test_an_attention_that_asks_for_its_name_is_left_alone() -> None:
+    """GPT-2 upcasts where its implementation is called "eager"."""
+    assert wrap(models.tiny("gpt2")).attends_by_row
+    assert not wrap(models.tiny("gpt2", reorder_and_upcast_attn=True)).attends_by_row
+
+
+def test_rows_of_a_large_joint_pass_are_parted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(causal, "JOINT_LIMIT", 200)
+    model = models.tiny("falcon")
+    rows = Rows(model, wrap(model), [9, 4, 11, 6, 3], seed=8)
+    for _ in range(3):
+        assert rows.step((0, 2, 5)) < TOLERANCE
+
+
+def test_masks_of_another_type_are_left_to_torch() -> None:
+    """Embeddings in half precision, whose numbers a hook turns into those of the layers."""
+    model = models.tiny("llama")
+    embeddings = model.get_input_embeddings().to(torch.bfloat16)
+    embeddings.register_forward_hook(lambda module, given, output: output.float())
+    target = CausalTarget(model, read_facts(model))
+    rows = Rows(model, target, [12, 7, 9], seed=9)
+    assert rows.step((0,)) < TOLERANCE

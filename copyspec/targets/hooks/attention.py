@@ -17,6 +17,10 @@ from copyspec.targets.detours import end_detours
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
+ROWS = "copyspec_rows"
+"""The name in transformers' registry of attention row by row (`hooks.row_attention`). A thread that runs no pass gets
+its model's own attention there, so that it may stay in place while another context is active."""
+
 MASKED_ATTENTION = ("sdpa", "eager")
 """Attention implementations that accept any additive mask; others support causal and padding masks only."""
 
@@ -42,12 +46,13 @@ def use_masked_attention(model: PreTrainedModel, parts: Iterable[PreTrainedConfi
 def own_implementation(part: PreTrainedConfig) -> str:
     """The attention of a part of a model outside of passes that have swapped it."""
     swap = _swaps.get(id(part))
-    return part._attn_implementation if swap is None else swap[1]
+    name = part._attn_implementation if swap is None else swap[1]
+    return "sdpa" if name == ROWS else name  # of a copy that was made during a pass
 
 
 def masked_implementation(model: PreTrainedModel, part: PreTrainedConfig) -> str:
     """The attention of a part of a model in passes with masks."""
-    name = part._attn_implementation
+    name = own_implementation(part)
     return name if name in MASKED_ATTENTION else _masked(model)
 
 
@@ -92,7 +97,7 @@ def masked_attention(
     `wanted`: the name of an implementation known to transformers; None: the model's own, or one that takes masks.
 
     Other threads that read the configuration see the change, so those that run such a model must hold its lock.
-    Nothing is changed where masks are already accepted. Raises UnsupportedModelError for an attention that the program
+    Nothing is changed where the wanted one is in place. Raises UnsupportedModelError for an attention that the program
     itself has registered: another one would give other outputs.
     """
     for part in parts:
@@ -103,7 +108,8 @@ def masked_attention(
         context = object()
         for part in swapped:
             _swaps.setdefault(id(part), (part, part._attn_implementation, set()))[2].add(context)
-            part._attn_implementation_internal = wanted or _masked(model)
+            if part._attn_implementation != ROWS:
+                part._attn_implementation_internal = wanted or _masked(model)
     try:
         yield
     finally:

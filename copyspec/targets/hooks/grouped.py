@@ -14,6 +14,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from copyspec.targets.hooks.attention import own_implementation
+
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -27,7 +29,7 @@ def group_size(model: PreTrainedModel, config: PreTrainedConfig) -> int:
     if not (isinstance(heads, int) and isinstance(keys, int) and keys and heads % keys == 0):
         return 1
     takes_any = (
-        model._supports_attention_backend and model._supports_sdpa and model.config._attn_implementation != "eager"
+        model._supports_attention_backend and model._supports_sdpa and own_implementation(model.config) != "eager"
     )
     return heads // keys if takes_any else 1
 

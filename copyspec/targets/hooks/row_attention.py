@@ -8,6 +8,7 @@ uses. Other models get the keys of all rows, and a mask that hides those of othe
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,16 +22,13 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from copyspec.targets.hooks.attention import masked_implementation, own_implementation
+from copyspec.targets.hooks.attention import ROWS, masked_implementation, own_implementation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
     from copyspec.targets.facts import ModelFacts
     from copyspec.targets.passes import Pass, RowCache
-
-NAME = "copyspec_rows"
-"""The name of this attention in transformers' registry."""
 
 _EAGER = "eager_attention_forward"
 
@@ -71,7 +69,8 @@ class RowAttention:
 
     def end(self) -> None:
         """Raise NotByRow if a layer of the pass that has ended did not attend in this way."""
-        if self._attended != set(self._written):
+        written, self._written = set(self._written), {}
+        if self._attended != written:
             raise NotByRow("a layer calls no attention of transformers' interface")
 
     def attend(
@@ -98,7 +97,7 @@ class RowAttention:
         ):
             buffers, end = row.layers[written[0]], start + last - first
             keys, values = buffers.keys[:, :end].unsqueeze(0), buffers.values[:, :end].unsqueeze(0)
-            own = None if is_causal and not start and scored == 1 else mask
+            own = None if mask is None or (is_causal and not start and scored == 1) else mask.to(query.device)
             parts.append(call(module, query[:, :, first:last], keys, values, own, **named)[0])
         return torch.cat(parts, dim=1), None
 
@@ -109,8 +108,8 @@ _running = local()
 @contextmanager
 def attending(attention: RowAttention) -> Iterator[None]:
     """Let attention in this thread be that of a pass while the context is active."""
-    _running.attention = attention
     try:
+        _running.attention = attention
         yield
     finally:
         _running.attention = None
@@ -141,7 +140,13 @@ def attends_by_interface(model: PreTrainedModel) -> bool:
     sources."""
     sources = [_source(kind) for kind in {type(module) for module in model.modules()}]  # type: ignore[arg-type]
     writers = [source for source in sources if ".update(" in source and "self.layer_idx" in source]
+    # Some compute otherwise under another name (GPT-2 with reorder_and_upcast_attn).
+    if any([_COMPARES.search(source) for source in writers]) and getattr(model.config, "reorder_and_upcast_attn", True):
+        return False
     return bool(writers) and all(["ALL_ATTENTION_FUNCTIONS" in source for source in writers])
+
+
+_COMPARES = re.compile(r"_attn_implementation\s*(==|!=|in\b|not\b)")
 
 
 @cache
@@ -165,5 +170,5 @@ def _function(module: nn.Module, name: str) -> Callable[..., Sequence[Any]]:
     raise NotByRow(f"{type(module).__name__} has no {_EAGER}")
 
 
-AttentionInterface.register(NAME, attend)
-AttentionMaskInterface.register(NAME, make_mask)
+AttentionInterface.register(ROWS, attend)
+AttentionMaskInterface.register(ROWS, make_mask)

@@ -47,6 +47,8 @@ def refusal(target: CausalTarget | Seq2SeqTarget) -> str | None:
         return f"{name} verifies no trees"
     if target.layer_parts:
         return f"{name} keeps more than keys and values"
+    if hasattr(model.config, "expert_capacity"):
+        return f"{name} has experts that drop tokens beyond a capacity, padding included"
     devices = {parameter.device for parameter in model.parameters()}
     if len(devices) > 1:
         return f"{name} is on {len(devices)} devices"
