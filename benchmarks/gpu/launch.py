@@ -37,6 +37,7 @@ from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.scores import Scores
 from copyspec.targets.static.running import ProgramRunner
+from copyspec.targets.static.settings import padded_tokens
 from copyspec.tree import ROOT, DraftTree, Origin
 from copyspec.verification.picking import ScoredPicks, best_picks
 
@@ -114,7 +115,7 @@ def measure(model: PreTrainedModel, rows: int, static: StaticOptions) -> list[fl
         found: list[list[int]] = [[] for _ in range(rows)]
         costs = CostModel(clock=lambda: 1e-3 * passes)
         for nodes in [*range(NODES + 1)] * 50:
-            costs.observe(rows * (1 + nodes), 1e-3)
+            costs.observe(padded_tokens(rows, nodes), 1e-3, padded_tokens(rows, 0))
         for step in decode(target, requests(outputs), settings, costs):
             for row in step:
                 found[row.row] += row.tokens
