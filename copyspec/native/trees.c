@@ -2,8 +2,9 @@
 
    `is_sound` is the fast check in tree.py's `fault`, `accepted` that in verification/walk.py, `lay_out` is `_fill` of
    targets/passes.py (and `additive`, where it is given a mask), `pack` is `_pack` of targets/static/packing.py, and
-   `fit` and `fit_shared` are those of decoding/loop.py with an underscore, and `record` `_record` of decoding/controller.py. They are described there and
-   return the same, bit by bit. Every number is checked when it is read, so that no access is outside an array. */
+   `fit` and `fit_shared` are `_fit` and `_fit_shared` of decoding/loop.py and `record` `_record` of
+   decoding/controller.py. They are described there and return the same, bit by bit. Every number is checked when it is
+   read, so that no access is outside an array. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -29,6 +29,7 @@ from copyspec.targets.passes import Pass, PassCache, RowCache, check_rows, lay_o
 from copyspec.targets.recurrent import RecurrentStates, add_layers
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.scores import Scores
+from copyspec.targets.static.settings import LOOK_AHEAD
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
 if TYPE_CHECKING:
@@ -48,9 +49,6 @@ a time."""
 JOINT_LIMIT = 1 << 20
 """Maximum of tokens times slots of a pass over several rows whose attention sees the slots of all: the rows of a larger
 one are parted."""
-
-LOOK_AHEAD = 512
-"""Maximum slots for new tokens for which a row's first buffers have space."""
 
 _UNCHANGED: AbstractContextManager[Any] = nullcontext()
 
@@ -274,6 +272,7 @@ class TreeSession(ABC):
                     return self._by_row(work, rows, tokens, positions)
                 except NotByRow:
                     self._target.attends_by_row = False
+                    return self._pass(work, trees, places)  # which may be too large now
             self._cache.work, self._cache.rows, self._cache.is_plain, self._cache.attention = work, rows, False, None
             is_masked = facts.attention is None and facts.zero.is_cpu and takes_masks(facts.configs)
             masks = work.mask if work.mask is not None else work.joint_masks(facts)

@@ -82,7 +82,8 @@ class RowAttention:
         attention_mask: torch.Tensor | None,
         **named: Any,
     ) -> tuple[torch.Tensor, None]:
-        """The attention of all rows, [1, T, H, D]; see `attend`."""
+        """The attention of all rows, [1, T, H, D], with transformers' signature: queries, keys and values of the pass's
+        tokens, [1, H, T, D] each, and the kind of layer as a marker."""
         written = self._written.get(id(key))
         if written is None or value is not written[2] or named.get("position_bias") is not None:
             raise NotByRow("a layer attends to other numbers than the cache has returned, or adds a bias of its own")
@@ -115,19 +116,13 @@ def attending(attention: RowAttention) -> Iterator[None]:
         _running.attention = None
 
 
-def attend(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    **named: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention with transformers' signature: queries [1, H, T, D], keys and values [1, H, T, D] of the pass's tokens,
-    and the kind of layer as a marker. In another thread that runs the model in the meantime: its own attention."""
+def attend(module: nn.Module, *tensors: Any, **named: Any) -> Any:
+    """Attention with transformers' signature, in the thread of a pass that of `RowAttention`. In another thread that
+    runs the model in the meantime: its own attention."""
     attention: RowAttention | None = getattr(_running, "attention", None)
-    call = attention.attend if attention is not None else _function(module, own_implementation(module.config))  # type: ignore[arg-type]
-    return call(module, query, key, value, attention_mask, **named)  # type: ignore[return-value]
+    if attention is not None:
+        return attention.attend(module, *tensors, **named)
+    return _function(module, own_implementation(module.config))(module, *tensors, **named)  # type: ignore[arg-type]
 
 
 def make_mask(*arguments: Any, config: PreTrainedConfig, **named: Any) -> Any:

@@ -14,7 +14,7 @@ MIN_SLOTS = 512
 """Key slots of the smallest program; larger programs have this times a power of two."""
 
 LOOK_AHEAD = 512
-"""Extra slots added when a pass needs more slots, so that the size of the program seldom changes."""
+"""Extra slots for new tokens, so that the size of a program seldom changes, and a row's first buffers seldom grow."""
 
 MAX_GRAPHS = 64
 """Maximum number of captured programs of a set of buffers; the least recently used one is dropped."""
