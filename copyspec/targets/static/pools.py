@@ -57,6 +57,8 @@ class PagePool:
         """The number of the scratch row, of tokens beyond those of a pass. Its page is page 0."""
         self._pages: list[int] = list(range(size.pages - 1, 0, -1))  # free ones
         self._uses = [0] * size.pages
+        self._writers = [-1] * size.pages
+        """The row that fills each page; -1: none, as others hold what it has written."""
         self._rows = list(range(size.rows - 1, -1, -1))  # free numbers
         self.cross: KeyValues | None = None
         with inference_mode(False):
@@ -84,13 +86,14 @@ class PagePool:
     def drop_row(self, number: int, pages: Sequence[int]) -> None:
         """Give back a row's number and its pages."""
         self._rows.append(number)
+        self.close(pages)
         self.drop(pages)
 
-    def take(self, count: int) -> list[int]:
-        """Take free pages. Raises IndexError if there are fewer."""
+    def take(self, count: int, number: int) -> list[int]:
+        """Take free pages, which row `number` will fill. Raises IndexError if there are fewer."""
         pages = [self._pages.pop() for _ in range(count)]
         for page in pages:
-            self._uses[page] = 1
+            self._uses[page], self._writers[page] = 1, number
         return pages
 
     def share(self, pages: Sequence[int]) -> None:
@@ -98,8 +101,14 @@ class PagePool:
         for page in pages:
             self._uses[page] += 1
 
-    def is_shared(self, page: int) -> bool:
-        return self._uses[page] > 1
+    def close(self, pages: Sequence[int]) -> None:
+        """Let nobody write to these pages as long as several rows hold them."""
+        for page in pages:
+            self._writers[page] = -1
+
+    def may_write(self, page: int, number: int) -> bool:
+        """Whether row `number` may write to a page that it holds."""
+        return self._uses[page] == 1 or self._writers[page] == number
 
     def drop(self, pages: Sequence[int]) -> None:
         """Let one row less use these pages."""
@@ -107,6 +116,14 @@ class PagePool:
             self._uses[page] -= 1
             if not self._uses[page]:
                 self._pages.append(page)
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy the keys and values of a page."""
+        for buffer in self.key_values.buffers.values():
+            pages = buffer.unflatten(2, (-1, PAGE))
+            pages[:, :, target] = pages[:, :, source]
+        broken = self.key_values.broken.unflatten(0, (-1, PAGE))
+        broken[target] = broken[source]
 
     @property
     def used(self) -> int:
@@ -125,7 +142,7 @@ class PagePool:
         rows, pages = other.size.rows, other.size.pages
         self.table[:rows, :pages] = other.table[:rows]
         free = set(other._pages)
-        self._uses[:pages] = other._uses
+        self._uses[:pages], self._writers[:pages] = other._uses, other._writers
         self._pages = [page for page in self._pages if page >= pages or page in free]
         taken = set(other._rows)
         self._rows = [row for row in self._rows if row >= rows or row in taken]

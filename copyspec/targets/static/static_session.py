@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from copyspec.sequences import common_prefix
 from copyspec.static_options import Runner, StaticOptions
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.passes import check_rows
@@ -29,7 +30,6 @@ from copyspec.targets.static.settings import (
     PAGE,
     READ,
     SCORED,
-    SIZES,
     size_of,
     slot_bucket,
 )
@@ -100,6 +100,7 @@ class StaticSession:
         self._rows: list[StaticRow] = []
         self._pool: PagePool | None = None
         self._starts: list[int] | None = None  # cached tokens and uncached ones of each row in the last `score`
+        self._uncached: Rows = ()  # in the last `score`
         self._encoder: Seq2SeqSession | None = None
         self._cross_is_stale = False
         self._warned_states = False
@@ -152,6 +153,7 @@ class StaticSession:
         sizes = [1 + len(tree.tokens) for tree in trees]
         logits, roots = self._passes(starts, unread, trees, sizes)
         self._starts = [start + len(ids) for start, ids in zip(starts, unread, strict=True)]
+        self._uncached = uncached
         return Scores(logits, roots, sizes)
 
     def score_with_states(
@@ -168,7 +170,9 @@ class StaticSession:
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         if self._starts is None:
             raise RuntimeError("keep() commits what the last score() computed; call score() first")
-        for row, end, path in zip(self._rows, self._starts, paths, strict=False):
+        for row, ids, end, path in zip(self._rows, self._uncached, self._starts, paths, strict=False):
+            if len(row.prefix) == row.length:
+                row.prefix += ids
             row.moves = [(end + node, end + place) for place, node in enumerate(path) if node != place]
             row.length = end + len(path)
         self._starts = None
@@ -177,6 +181,8 @@ class StaticSession:
         if len(lengths) != len(self._rows) or any(map(int.__gt__, lengths, self.lengths)):
             raise ValueError(f"rows of {list(self.lengths)} tokens cannot be cut to {list(lengths)}")
         for row, length in zip(self._rows, lengths, strict=True):
+            if row.length > length and self._pool is not None:
+                self._pool.close(row.pages[length // PAGE :])
             row.length = length
             del row.prefix[length:]
         self._starts = None
@@ -193,7 +199,7 @@ class StaticSession:
             row.reserved = max(row.reserved, room)
             for piece in pieces:
                 end = row.length + _tokens(piece)
-                self._make_room([(row, end)])
+                self._make_room([(row, row.length, end)])
                 self.pool.key_values.fill(self._places(row, range(row.length, end)), piece)
                 row.length = end
 
@@ -231,9 +237,51 @@ class StaticSession:
         return self._pool
 
     def _begin(self, unread: list[list[int]]) -> list[int]:
-        """The slots from which rows are read."""
-        self._make_room([(row, row.length + len(ids)) for row, ids in zip(self._rows, unread, strict=False)])
-        return list(self.lengths[: len(unread)])
+        """The slots from which rows are read. New ones that begin with the tokens of others share their pages."""
+        rows = self._rows[: len(unread)]
+        starts = [row.length for row in rows]
+        if not self._exact and self._encoder is None and any([not start for start in starts]):
+            self._share(starts, unread)
+        self._make_room([(row, start, start + len(ids)) for row, start, ids in zip(rows, starts, unread, strict=True)])
+        return starts
+
+    def _share(self, starts: list[int], unread: list[list[int]]) -> None:
+        """Let new rows begin with the pages of others."""
+        shared = self._shared(unread)
+        if sum(map(len, unread)) - sum([count for _, count in shared]) > READ:
+            shared = self._shared(unread, cached_only=True)  # a row may be read before the one whose pages it shares
+        if any([other is not None for other, _ in shared]):  # which need pages themselves
+            self._make_room(
+                [
+                    (row, row.length, row.length + len(ids))
+                    for row, ids, (other, _) in zip(self._rows, unread, shared, strict=False)
+                    if other is None
+                ]
+            )
+        for place, (other, count) in enumerate(shared):
+            if other is not None:
+                row = self._rows[place]
+                row.pages = other.pages[: count // PAGE]
+                self.pool.share(row.pages)
+                starts[place] = count
+                del unread[place][:count]
+
+    def _shared(self, unread: Rows, *, cached_only: bool = False) -> list[tuple[StaticRow | None, int]]:
+        """For each row that is new, another one that begins with the same tokens, and the number of these, in whole
+        pages. Without `cached_only`, also rows before it that are read in the same pass."""
+        shared = list[tuple[StaticRow | None, int]]()
+        for place, ids in enumerate(unread):
+            best: tuple[StaticRow | None, int] = None, 0
+            if not self._rows[place].length and not self._rows[place].pages:
+                for number, other in enumerate(self._rows):
+                    known: Sequence[int] = other.prefix
+                    if number < place and not other.length and not cached_only and shared[number][0] is None:
+                        known = unread[number]
+                    count = min(common_prefix(known, ids), len(ids) - 1) // PAGE * PAGE
+                    if number != place and count > best[1]:
+                        best = other, count
+            shared.append(best)
+        return shared
 
     def _read_pieces(self, starts: list[int], unread: list[list[int]], trees: Sequence[DraftTree]) -> None:
         """Cache what does not fit into a pass with the trees: as much as a pass reads at once, of one row after the
@@ -303,7 +351,11 @@ class StaticSession:
         index of each row's root among them. Rows without tokens take no part."""
         lengths = [len(ids) + len(tree.tokens) for ids, tree in zip(uncached, trees, strict=True)]
         self._make_room(
-            [(row, start + length) for row, start, length in zip(self._rows, starts, lengths, strict=False) if length]
+            [
+                (row, start, start + length)
+                for row, start, length in zip(self._rows, starts, lengths, strict=False)
+                if length
+            ]
         )
         pool, total, wanted = self.pool, sum(lengths), sum(scored)
         tokens = size or size_of(total)
@@ -359,37 +411,46 @@ class StaticSession:
             return []
         return moves
 
-    def _make_room(self, ends: Sequence[tuple[StaticRow, int]]) -> None:
-        """Make sure that these rows have pages of their own for the slots that they have not cached, up to these
-        ends."""
-        missing = sum([max(0, -(-end // PAGE) - len(row.pages)) for row, end in ends])
+    def _make_room(self, wanted: Sequence[tuple[StaticRow, int, int]]) -> None:
+        """Make sure that these rows have pages of their own for slots start .. stop - 1."""
         pool = self._pool
-        fresh = sum([row.number < 0 for row in self._rows])
-        if pool is None or missing + fresh > pool.free_pages or not self._has_rows(pool):
-            self._grow(ends)
+        missing = 0 if pool is None else sum([self._missing(pool, *each) for each in wanted])
+        if pool is None or missing > pool.free_pages or not self._has_rows(pool):
+            self._grow({row: stop for row, _, stop in wanted}, missing)
         pool = self.pool
-        for row in self._rows:
+        for row, start, stop in wanted:
+            before, needed = len(row.pages), -(-stop // PAGE)
+            told = before if row.number >= 0 else 0
             if row.number < 0:
                 row.number = pool.add_row()
-        for row, end in ends:
-            before, needed = len(row.pages), -(-end // PAGE)
-            if needed > before:
-                row.pages += pool.take(needed - before)
-                pool.tell(row.number, row.pages, before)
+            for index in range(start // PAGE, min(before, needed)):
+                if not pool.may_write(row.pages[index], row.number):  # as after a cut
+                    (page,) = pool.take(1, row.number)
+                    pool.copy_page(row.pages[index], page)
+                    pool.drop([row.pages[index]])
+                    row.pages[index], told = page, min(told, index)
+            row.pages += pool.take(max(0, needed - before), row.number)
+            if told < len(row.pages):
+                pool.tell(row.number, row.pages, told)
+
+    @staticmethod
+    def _missing(pool: PagePool, row: StaticRow, start: int, stop: int) -> int:
+        """How many pages a row needs for these slots."""
+        needed = -(-stop // PAGE)
+        copied = [page for page in row.pages[start // PAGE : needed] if not pool.may_write(page, row.number)]
+        return max(0, needed - len(row.pages)) + len(copied)
 
     def _has_rows(self, pool: PagePool) -> bool:
         return len(self._rows) <= pool.size.rows and self._cross_width() <= pool.size.cross_width
 
-    def _grow(self, ends: Sequence[tuple[StaticRow, int]]) -> None:
+    def _grow(self, needed: Mapping[StaticRow, int], missing: int) -> None:
         """Take a pool with space for all rows, with what is reserved for them, in place of the one so far."""
-        old, needed = self._pool, dict(ends)
+        old = self._pool
         slots = sum([PAGE + max(row.reserved, needed.get(row, 0), PAGE * len(row.pages)) for row in self._rows])
         if old is not None:
-            slots = max(slots, (old.used + 1) * PAGE)
-            if slots <= old.size.pages * PAGE and self._has_rows(old):
-                slots = 2 * old.size.pages * PAGE
+            slots = max(slots, (old.used + missing) * PAGE)
         rows = 1 << (len(self._rows) - 1).bit_length()
-        pages = slot_bucket(slots + SIZES[-1]) // PAGE
+        pages = slot_bucket(slots + PAGE) // PAGE
         if old is not None:
             rows, pages = max(rows, old.size.rows), max(pages, old.size.pages)
         layout = old.size.layout if old is not None else self._target.layout()

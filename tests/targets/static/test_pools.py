@@ -8,6 +8,7 @@ from weakref import ref
 import pytest
 import torch
 
+from copyspec.static_options import StaticOptions
 from copyspec.targets.static import running
 from copyspec.targets.static.buffers import KeyValues
 from copyspec.targets.static.pools import PagePool
@@ -162,3 +163,57 @@ def test_pages_are_given_back_and_no_keys_move_when_rows_join_and_leave(monkeypa
     assert [row.pages for row in session._rows[:2]] == [pages[2], pages[1]] and pool.used == 5
     session.close()
     assert target.pools._free == [pool]
+
+
+@pytest.mark.parametrize("attention", ["masks", "tree"])
+@torch.inference_mode()
+def test_rows_that_begin_with_the_same_tokens_hold_the_same_pages(attention: str) -> None:
+    """In one pass, one after the other, and after the first of them has left or was cut."""
+    target = static_target(options=StaticOptions(use="always", attention=attention))  # type: ignore[arg-type]
+    system = models.random_ids(150, seed=1)
+    texts = [[*system, *models.random_ids(count, seed=count)] for count in (5, 70, 1)]
+
+    def check(session: StaticSession, uncached: list[list[int]], texts: list[list[int]]) -> None:
+        scores = session.score(uncached, [EMPTY] * len(uncached))
+        session.keep([()] * len(uncached))
+        for row, text in enumerate(texts):
+            alone = target.model(torch.tensor([text])).logits[0, -1]
+            torch.testing.assert_close(scores[row][0], alone, atol=2e-5, rtol=1e-4)
+
+    session = target.open([[5, 6]])
+    assert isinstance(session, StaticSession)
+    check(session, [[5, 6]], [[5, 6]])
+    session.add(texts)
+    check(session, [[7], *texts], [[5, 6, 7], *texts])
+    pages = [row.pages for row in session._rows]
+    assert pages[1][:2] == pages[2][:2] == pages[3][:2] and session.pool.used == 1 + 1 + 2 + 1 + 2 + 1
+    session.select([2, 3])
+    late = [*system, 9]
+    session.add([late])
+    check(session, [[8], [8], late], [[*texts[1], 8], [*texts[2], 8], late])
+    assert session._rows[2].pages[:2] == pages[1][:2]
+    session.trim([70, len(texts[2]) + 1, len(late)])
+    check(session, [[3], [3], [3]], [[*texts[1][:70], 3], [*texts[2], 8, 3], [*late, 3]])
+    assert session._rows[0].pages[0] == pages[1][0] and session._rows[0].pages[1] != pages[1][1], "a page of its own"
+    session.select([1])
+    assert session.pool.used == 1 + 3
+    session.close()
+
+
+@torch.inference_mode()
+def test_pages_are_not_shared_before_they_are_read() -> None:
+    target = static_target()
+    prompt = models.random_ids(900, seed=3)
+    session = target.open([[1, 2], prompt, [*prompt[:700], 5]])
+    uncached = [[1, 2], prompt, [*prompt[:700], 5]]
+    scores = session.score(uncached, [EMPTY] * 3)
+    session.keep([()] * 3)
+    for row, text in enumerate(uncached):
+        alone = target.model(torch.tensor([text])).logits[0, -1]
+        torch.testing.assert_close(scores[row][0], alone, atol=5e-5, rtol=1e-4)
+    session.add([[*prompt[:800], 6]])
+    scores = session.score([[3], [3], [3], [*prompt[:800], 6]], [EMPTY] * 4)
+    alone = target.model(torch.tensor([[*prompt[:800], 6]])).logits[0, -1]
+    torch.testing.assert_close(scores[3][0], alone, atol=5e-5, rtol=1e-4)
+    assert session._rows[3].pages[:12] == session._rows[1].pages[:12]  # type: ignore[attr-defined]
+    session.close()
