@@ -29,29 +29,7 @@ if TYPE_CHECKING:
     from copyspec.targets.base import UnsupportedModelError as UnsupportedModelError
     from copyspec.tree import DraftTree as DraftTree
 else:
-    __getattr__, __dir__, __all__ = attach(
-        __name__,
-        {
-            "copyspec.api": "agenerate compare configure generate load references unload",
-            "copyspec.budget": "Budget",
-            "copyspec.client.remote": "Remote remote",
-            "copyspec.client.sending": "ServerError",
-            "copyspec.drafters.base": "Drafter ScoredDraft",
-            "copyspec.drafters.custom": "DraftContext",
-            "copyspec.engine.call": "Call CancelledCallError",
-            "copyspec.engine.engine": "Engine",
-            "copyspec.engine.inputs": "Input PromptTooLongError",
-            "copyspec.engine.output_cache": "OutputCache",
-            "copyspec.engine.results": "Chunk Comparison Difference Place Result Span Stats",
-            "copyspec.engine.scheduler": "QueueFullError",
-            "copyspec.integrations.transformers.hf": "hf",
-            "copyspec.literature.lookahead": "Jacobi Lookahead",
-            "copyspec.models.loading": "LoadError",
-            "copyspec.static_options": "StaticOptions",
-            "copyspec.targets.base": "UnsupportedModelError",
-            "copyspec.tree": "DraftTree",
-        },
-    )
+    __getattr__, __dir__, __all__ = attach(__name__)
 
 
 __version__ = "0.1.0"

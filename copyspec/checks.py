@@ -5,8 +5,15 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from numbers import Integral, Real
-from typing import TypeGuard
+from typing import Any, TypeGuard
+
+
+def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
+    """A field of a dataclass of options, with what the command line shows and takes: its help text, its names if they
+    are not the field's, and settings of the parser (`copyspec.cli.options`)."""
+    return field(default=default, metadata={"help": help, "names": names, **settings})
 
 
 def brief(value: object) -> str:

@@ -53,7 +53,7 @@ def show(names, command):
     print(json.dumps([" ".join(["copyspec", *names]), shown.getvalue()]))
     for name, below in getattr(command, "commands", {}).items():
         show([*names, name], below)
-show([], typer.main.get_command(app))
+show([], typer.main.get_command(app()))
 """
 
 

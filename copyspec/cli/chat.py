@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from copyspec.cli.common import UsageError, panel, quiet_libraries, read, read_line
-from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Variables, loading
+from copyspec.cli.common import UsageError, panel, read, read_line
+from copyspec.cli.model_options import NamedModel
 from copyspec.cli.printing import echo
-from copyspec.cli.remote_options import ApiKeyFile, DialectName, Server, remote_of, usage_told
+from copyspec.cli.remote_options import ServerOptions, usage_told
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
@@ -36,14 +36,9 @@ _SHOWN = 60  # characters shown of a copied span
 
 
 def chat(
-    model: Model = None,
-    adapter: Adapter = None,
-    device: Device = None,
-    dtype: Dtype = "auto",
-    chat_template_kwargs: Variables = None,
-    server: Server = None,
-    api_key_file: ApiKeyFile = None,
-    dialect: DialectName = "auto",
+    *,
+    model: Annotated[NamedModel, "Model"],
+    server: Annotated[ServerOptions, "Server"],
     system: Annotated[str | None, typer.Option(help="System message of the conversation.")] = None,
     add: Annotated[
         list[Path] | None, typer.Option("--add", "-a", help="Reference file, like /add FILE. Repeatable.")
@@ -64,7 +59,6 @@ def chat(
     Lines that begin with / are commands: /add FILE, /spans, /new, /help, /quit. Ctrl-C stops an answer and keeps the
     conversation.
     """
-    import copyspec
     from copyspec.engine.call_options import check_options
 
     options: GenerateOptions = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
@@ -72,21 +66,12 @@ def chat(
     if seed is not None:
         options["seed"] = seed
     check_options(options)
-    remote = remote_of(
-        server,
-        model,
-        {"--device": device, "--dtype": dtype, "--adapter": adapter},
-        api_key_file=api_key_file,
-        dialect=dialect,
-        variables=chat_template_kwargs,
-    )
+    remote = server.remote(model)
     if remote is not None:
         del options["prefix_cache"]
         talk = Conversation(remote, options, system)
     else:
-        quiet_libraries()
-        engine = copyspec.load(model, **loading(device, dtype, adapter))
-        engine.chat_template_kwargs = chat_template_kwargs or {}
+        engine = model.load()
         if not engine.tokenizer.chat_template:
             raise UsageError(
                 f"{engine.name!r} has no chat template: --model names another model (see: copyspec models), and "

@@ -19,8 +19,9 @@ from copyspec.filesystem import open_input
 from copyspec.lockless import cached_property
 
 from ..documents import Format, Part
-from ..formats import FormatOptions, format_of
+from ..formats import format_of
 from ..guards.document_words import beginning
+from ..options import FormatOptions
 from .atomic_file import AtomicFile, check_suffix, remove_leftovers, target_of
 from .file_state import ChangedFileError, FileState, beside
 from .journal import SUFFIX, Journal, fingerprint

@@ -15,7 +15,8 @@ from ..guards.judging import CALIBRATED
 from ..instructions import check_template, fill
 from ..language_model import Fluency, LanguageModel
 from ..models import model_of
-from .correctors import ModelOptions, Outcome
+from ..options import ModelOptions
+from .correctors import Outcome
 from .hypotheses import Hypotheses
 from .presets import check_fits, preset_of
 from .versions import written_versions

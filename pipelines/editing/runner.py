@@ -21,9 +21,10 @@ from ..documents import Edit, Part, Refusal, Segment, model_text
 from ..edits.diff import merge
 from ..edits.words import Tolerance
 from ..guards.document_words import DocumentWords
-from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language, styled
+from ..guards.guards import Checked, Context, check, in_other_language, styled
 from ..guards.languages import ANY, is_in, language_of
 from ..guards.sentencehood import END
+from ..options import GuardOptions
 from ..sentences import sentences
 from .correctors import Corrector, Outcome, calibration_of, fluency_of, languages_of
 from .segmentation import Splitter, fit
