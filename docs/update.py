@@ -84,8 +84,8 @@ def measured() -> str:
     for path in sorted(RESULTS.glob("gec-files*.json")):
         rows += _file_rows(json.loads(path.read_text(encoding="utf-8")))
     head = [
-        "| model, text | precision | tokens per pass | by copying: over plain | by faster layers: plain over `generate` "
-        "| both: over `generate` | over prompt lookup | equal |",
+        "| model, text | precision | tokens per pass | by copying: over plain "
+        "| by faster layers: plain over `generate` | both: over `generate` | over prompt lookup | equal |",
         "|---|---|--:|--:|--:|--:|--:|---|",
     ]
     commands = sorted({f"`{re.sub(r' --json .*', '', report['command'])}`" for report in reports})
@@ -164,8 +164,8 @@ def _file_rows(report: dict[str, Any]) -> list[str]:
         own = found["copied"]
         over = {name: found[name]["cpu_seconds"] / own["cpu_seconds"] for name in ("plain", "hf") if name in found}
         equal = "yes" if not own["differing"] else f"{found['texts'] - own['differing']} of {found['texts']}"
-        cells = [f"{model}, file: {kind}", _precision(report), "", *_speedups(over.get("hf"), None, over["plain"]), equal]
-        rows.append(f"| {' | '.join(cells)} |")
+        cells = [_precision(report), "", *_speedups(over.get("hf"), None, over["plain"]), equal]
+        rows.append(f"| {model}, file: {kind} | {' | '.join(cells)} |")
     return rows
 
 

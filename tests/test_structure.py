@@ -231,3 +231,29 @@ def test_pipelines_know_engines_in_one_module() -> None:
         if named & ENGINE_NAMES or any(f"{other}.".startswith(OF_ENGINES) for other in imports(name, source)):
             knows.add(name)
     assert knows == IN_PROCESS
+
+
+def test_tests_and_benchmarks_share_only_the_kit() -> None:
+    """Only tests of benchmarks import benchmarks, and nothing imports tests but tests."""
+    forbidden = {"tests": "benchmarks", **dict.fromkeys(("benchmarks", "docs", "examples", "kit", "training"), "tests")}
+    across = [
+        f"{path.relative_to(ROOT)} -> {each}"
+        for folder, other in forbidden.items()
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.parent != ROOT / "tests" / "benchmarks"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for each in _named_modules(node)
+        if each.partition(".")[0] == other
+    ]
+    assert across == []
+
+
+def _named_modules(node: ast.AST) -> list[str]:
+    """What an import imports, and the strings that may name a module to `import_module`."""
+    if isinstance(node, ast.Import):
+        return [each.name for each in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "import_module":
+        return [str(each.value) for each in node.args if isinstance(each, ast.Constant)]
+    return []

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, cast
 
 from benchmarks.drafts.model_chain import LanguageModelDrafter
 from benchmarks.drafts.prompts import Prompt, least_overlap, read_prompts
-from benchmarks.reporting import machine, ratio, write_json
 from benchmarks.transcripts import EDIT_TASKS, Transcript, choose_rows, end_token, read_transcripts, tokenise
 from copyspec.budget import Budget
 from copyspec.decoding.loop import DecodeSettings, decode
@@ -41,6 +40,7 @@ from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
 from copyspec.text.codec import Codec
+from kit.reporting import machine, ratio, write_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

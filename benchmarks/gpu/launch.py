@@ -26,7 +26,6 @@ from unittest.mock import patch
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from benchmarks.reporting import command_line, write_json
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding import loop as loop_module
 from copyspec.decoding.loop import DecodeSettings, decode
@@ -40,6 +39,7 @@ from copyspec.targets.static.running import ProgramRunner
 from copyspec.targets.static.settings import padded_tokens
 from copyspec.tree import ROOT, DraftTree, Origin
 from copyspec.verification.picking import ScoredPicks, best_picks
+from kit.reporting import command_line, write_json
 
 TOKENS = 120
 NODES = 32

@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import torch
 
-from benchmarks.reporting import write_json
 from benchmarks.speed.methods import synchronise
 from benchmarks.speed.models import Model, load_model
 from benchmarks.speed.report import bandwidth
@@ -28,6 +27,7 @@ from copyspec.targets.static.settings import PADDED_TOKENS, padded_tokens
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.tree import DraftTree
 from copyspec.verification.picking import best_picks
+from kit.reporting import write_json
 
 DYNAMIC = StaticOptions(use="never")
 WARM_STEPS = 4

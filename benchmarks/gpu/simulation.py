@@ -25,7 +25,6 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.transcripts import together
-from benchmarks.reporting import command_line, write_json
 from benchmarks.speed import simulation
 from benchmarks.speed.prompts import Case, TranscriptOptions, transcript_cases
 from benchmarks.speed.simulation import Clock, Device
@@ -41,6 +40,7 @@ from copyspec.targets.scores import Scores
 from copyspec.targets.static.running import ProgramRunner, Size
 from copyspec.targets.static.settings import WARM_PASSES, node_bucket, padded_tokens, row_bucket
 from copyspec.tree import DraftTree
+from kit.reporting import command_line, write_json
 
 SLOTS = 4096
 TASKS = ("gec_document", "code_edit", "rag", "summarization")
