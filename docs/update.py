@@ -1,7 +1,7 @@
 """Writes the generated parts of the documentation.
 
 These are help texts in docs/cli.md, the table of options in docs/api.md and their types in
-copyspec/engine/keywords.py, measured tables in README.md, docs/replay.md and docs/concepts.md, and figures.
+copyspec/engine/asking/keywords.py, measured tables in README.md, docs/replay.md and docs/concepts.md, and figures.
 
 python -m docs.update            writes everything that is out of date
 python -m docs.update --check    exit status 1 if something is out of date
@@ -221,7 +221,7 @@ PARTS = (
     ("README.md", "measured", measured),
 )
 FIGURES = {**figures.FILES, "run.svg": recording.picture}
-KEYWORDS = ROOT / "copyspec" / "engine" / "keywords.py"
+KEYWORDS = ROOT / "copyspec" / "engine" / "asking" / "keywords.py"
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from copyspec.lazy import attach
+from copyspec.common.lazy import attach
 
 if TYPE_CHECKING:
     from .documents import Edit as Edit, Format as Format, FormatError as FormatError

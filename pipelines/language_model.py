@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from typing import Protocol
 
 from copyspec.client.asking import Asking
-from copyspec.engine.inputs import Input
+from copyspec.engine.asking.inputs import Input
 from copyspec.engine.results import Chunk, NoAnswer, Result
 
 Fluency = Callable[[str, tuple[str, ...]], Sequence[float]]

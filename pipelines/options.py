@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from numbers import Real
 
-from copyspec.checks import check_flag, check_number, check_type, check_whole, option
+from copyspec.common.checks import check_flag, check_number, check_type, check_whole, option
 
 from .editing.presets import preset_of
 from .instructions import check_template

@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.checks import check_type
-from copyspec.forks import fork_safe
+from copyspec.common.checks import check_type
+from copyspec.common.forks import fork_safe
 
 Folder = str | os.PathLike[str]
 """A folder on disk."""

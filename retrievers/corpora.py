@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from copyspec.fingerprints import tokenizer_fingerprint as tokenizer_fingerprint
+from copyspec.common.fingerprints import tokenizer_fingerprint as tokenizer_fingerprint
 from copyspec.models.loading import BUNDLED, MODEL_VARIABLE, identity
 
 from . import bm25, dense, files, hybrid

@@ -21,7 +21,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.filesystem import NotRegularError, flush_folder, locked, open_regular, part_name, replacing
+from copyspec.common.filesystem import NotRegularError, flush_folder, locked, open_regular, part_name, replacing
 
 from .base import Folder
 from .manifest import (

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 
 from .vectors import VectorIndex, Vectors, exact_scores, tolerance
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from copyspec.api import ModelKeywords
-from copyspec.engine.keywords import GenerateOptions
+from copyspec.engine.asking.keywords import GenerateOptions
 from copyspec.models.loading import BUNDLED
 from docs import execution, update
 

@@ -14,20 +14,9 @@ ROOT = Path(__file__).parent.parent
 
 # From the lowest layer to the highest; a module may import from lower layers. "" is the package's `__init__`.
 FLOORS = (
-    {"checks", "growing_ids", "lazy", "lockless", "sequences"},
-    {
-        "budget",
-        "control_groups",
-        "filesystem",
-        "fingerprints",
-        "forks",
-        "json_strings",
-        "sources",
-        "static_options",
-        "tree",
-    },
-    {"building"},
-    {"options", "targets", "text"},
+    {"common"},
+    {"budget", "options", "sources", "tree"},
+    {"targets", "text"},
     {"models"},
     {"verification", "views"},
     {"drafters"},
@@ -186,7 +175,7 @@ def test_an_option_is_written_once() -> None:
     known = {"call_options", "keywords", "options"}
     options = next(
         node
-        for node in ast.parse(FILES["copyspec.engine.call_options"].read_text()).body
+        for node in ast.parse(FILES["copyspec.engine.asking.call_options"].read_text()).body
         if isinstance(node, ast.ClassDef) and node.name == "CallOptions"
     )
     names = {
@@ -211,7 +200,7 @@ IN_PROCESS = {"copyspec.pipelines.models"}
 TOKEN_BY_TOKEN = ("fluency", "iterative", "knn_datastore", "knn_lm", "langchain", "shown_documents", "strides")
 """What reads weights, decodes token by token or is a face of the engine itself: it works in this process only."""
 
-OF_ENGINES = ("copyspec.api", "copyspec.engine.engine", "copyspec.engine.feed", "copyspec.engine.call.")
+OF_ENGINES = ("copyspec.api", "copyspec.engine.engine", "copyspec.engine.running.feed", "copyspec.engine.running.call.")
 OF_ENGINES += ("copyspec.models", "copyspec.targets", "copyspec.text.codec")
 ENGINE_NAMES = {"Engine", "load", "generate", "agenerate", "compare"}
 
@@ -257,3 +246,28 @@ def _named_modules(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "import_module":
         return [str(each.value) for each in node.args if isinstance(each, ast.Constant)]
     return []
+
+
+ENGINE = ("results", "drafting", "asking", "logits", "running", "engine", "comparison", "aio")
+"""The rooms and faces of the engine, from the lowest floor to the highest."""
+
+
+def test_the_engine_stands_in_rooms() -> None:
+    def room(name: str) -> str:
+        return name.split(".")[2]
+
+    inside = {name: others for name, others in graph().items() if name.startswith("copyspec.engine.")}
+    assert {room(name) for name in inside} == {*ENGINE}
+    up = [
+        f"{name} -> {other}"
+        for name, others in inside.items()
+        for other in sorted(others)
+        if other in inside and ENGINE.index(room(other)) > ENGINE.index(room(name))
+    ]
+    assert up == []
+
+
+def test_no_file_lies_loose() -> None:
+    """Beside what all rooms speak of, `copyspec/` holds rooms only."""
+    loose = {path.stem for path in (ROOT / "copyspec").glob("*.py")}
+    assert loose == {"__init__", "__main__", "api", "budget", "options", "sources", "tree"}

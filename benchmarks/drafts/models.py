@@ -33,7 +33,7 @@ from copyspec.drafters.predictors.base import RowContext
 from copyspec.drafters.predictors.early_exit import early_exit
 from copyspec.drafters.predictors.language_model import DraftModel, ModelPredictor
 from copyspec.drafters.predictors.ngrams import NGrams
-from copyspec.engine.language import Language
+from copyspec.engine.logits.language import Language
 from copyspec.models.loading import resolve_name
 from copyspec.models.pretrained import Pretrained
 from copyspec.options import DraftOptions, SamplingOptions

@@ -30,9 +30,8 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding import loop as loop_module
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
-from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.options import DraftOptions, SamplingOptions, StaticOptions
 from copyspec.sources import Source
-from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.scores import Scores
 from copyspec.targets.static.running import ProgramRunner

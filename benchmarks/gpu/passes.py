@@ -20,7 +20,7 @@ import torch
 from benchmarks.speed.methods import synchronise
 from benchmarks.speed.models import Model, load_model
 from benchmarks.speed.report import bandwidth
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import Session, Target
 from copyspec.targets.static.settings import PADDED_TOKENS, padded_tokens

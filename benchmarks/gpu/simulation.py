@@ -33,8 +33,7 @@ from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.meter import costs_on
 from copyspec.decoding.requests import Request
 from copyspec.drafters import create
-from copyspec.options import DraftOptions, SamplingOptions
-from copyspec.static_options import StaticOptions
+from copyspec.options import DraftOptions, SamplingOptions, StaticOptions
 from copyspec.targets.base import Session
 from copyspec.targets.scores import Scores
 from copyspec.targets.static.running import ProgramRunner, Size

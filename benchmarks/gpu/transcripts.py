@@ -39,9 +39,8 @@ from copyspec.budget import CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.meter import costs_on
 from copyspec.drafters import create
-from copyspec.options import DraftOptions
+from copyspec.options import DraftOptions, StaticOptions
 from copyspec.sources import Source
-from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from kit.reporting import command_line, generate_padded, ratio, surroundings, without_cudnn_attention, write_json
 

@@ -22,7 +22,7 @@ from statistics import median
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
-from copyspec.engine.threads import allowed
+from copyspec.engine.running.threads import allowed
 from kit.reporting import command_line, write_json
 
 if TYPE_CHECKING:

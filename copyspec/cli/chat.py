@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
 
     from copyspec import Remote
+    from copyspec.engine.asking.keywords import GenerateOptions
     from copyspec.engine.engine import Engine
-    from copyspec.engine.keywords import GenerateOptions
     from copyspec.engine.results import Chunk, Result
 
 COMMANDS = """/add FILE  put a text before the next message: the model reads it, and copies from it
@@ -59,7 +59,7 @@ def chat(
     Lines that begin with / are commands: /add FILE, /spans, /new, /help, /quit. Ctrl-C stops an answer and keeps the
     conversation.
     """
-    from copyspec.engine.call_options import check_options
+    from copyspec.engine.asking.call_options import check_options
 
     options: GenerateOptions = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
     options["prefix_cache"] = prefix_cache
@@ -145,7 +145,7 @@ class Conversation:
     def answer(self, text: str) -> None:
         """Stream the answer to stdout. Ctrl-C stops it; what was written so far stays in the conversation."""
         question = {"role": "user", "content": "\n\n".join([*self.waiting, text])}
-        from copyspec.engine.inputs import PromptTooLongError
+        from copyspec.engine.asking.inputs import PromptTooLongError
 
         earlier, written = self.messages, ""
         self.last = None
@@ -196,8 +196,8 @@ class Conversation:
     def _has_room(self, messages: list[dict[str, str]]) -> bool:
         """Whether the context has room for an answer of the wanted length, or of a quarter of the context."""
         from copyspec import Remote
-        from copyspec.engine.call_options import check_options
-        from copyspec.engine.inputs import PromptTooLongError
+        from copyspec.engine.asking.call_options import check_options
+        from copyspec.engine.asking.inputs import PromptTooLongError
 
         if isinstance(self.engine, Remote):
             return self.engine.fits("\n".join(each["content"] for each in messages))
@@ -212,7 +212,7 @@ class Conversation:
 
     @property
     def _most_tokens(self) -> int:
-        from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS
+        from copyspec.engine.asking.call_options import DEFAULT_MAX_NEW_TOKENS
 
         wanted = self.options.get("max_new_tokens")
         return wanted if isinstance(wanted, int) else DEFAULT_MAX_NEW_TOKENS

@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 from copyspec.cli.printing import echo, flush_stdout
-from copyspec.filesystem import read_input
+from copyspec.common.filesystem import read_input
 
 STDIN = "-"
 CHANGED, USAGE, FAILED = 1, 2, 3  # exit codes
@@ -156,7 +156,7 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
     """Replace the Python argument names in a library message with command line options.
 
     `options` maps argument names to options; other names stay. An ordinary word is replaced only before "=", and at the
-    beginning of a message, where `copyspec.checks` names the argument.
+    beginning of a message, where `copyspec.common.checks` names the argument.
     """
     if not options:
         return message

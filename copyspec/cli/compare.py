@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from copyspec.checks import option
 from copyspec.cli.common import STDIN, UsageError, as_json, quiet_libraries
 from copyspec.cli.model_options import NamedModel
 from copyspec.cli.printing import console, echo, flush_stdout
 from copyspec.cli.prompt_options import Prompt, PromptTexts
 from copyspec.cli.showing import comparison_dict, write_page
+from copyspec.common.checks import option
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import copyspec
-from copyspec.checks import option
 from copyspec.cli.common import CHANGED, FAILED, STDIN, USAGE, UsageError, as_json, cause, in_options, quiet_log
 from copyspec.cli.ending import Ended
 from copyspec.cli.model_options import NamedModel
 from copyspec.cli.options import option_names
 from copyspec.cli.printing import echo, echo_bytes
+from copyspec.common.checks import option
 from copyspec.pipelines import FormatOptions, GuardOptions
 
 if TYPE_CHECKING:

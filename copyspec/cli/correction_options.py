@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
-from copyspec.checks import option
 from copyspec.cli.common import UsageError, panel
+from copyspec.common.checks import option
 
 BACKUP_SUFFIX = ".bak"
 # Titles of help panels

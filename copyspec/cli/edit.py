@@ -18,7 +18,7 @@ from copyspec.cli.correction_options import InPlace, Plain, Quiet, output_option
 from copyspec.cli.model_options import NamedModel, model_option
 from copyspec.cli.printing import echo, echo_bytes, flush_stdout
 from copyspec.cli.remote_options import ServerOptions, usage_told
-from copyspec.filesystem import read_input
+from copyspec.common.filesystem import read_input
 from copyspec.pipelines import EditOptions
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from copyspec.checks import option
 from copyspec.cli.common import STDIN, UsageError, as_json, panel, quiet_libraries
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
 from copyspec.cli.model_options import NamedModel
@@ -18,6 +17,7 @@ from copyspec.cli.printing import echo
 from copyspec.cli.prompt_options import Prompt, PromptTexts
 from copyspec.cli.remote_options import ServerOptions, usage_told
 from copyspec.cli.showing import comparison_dict, comparison_text, print_coloured, print_notes, watch, write_page
+from copyspec.common.checks import option
 
 if TYPE_CHECKING:
     from copyspec import Remote

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from copyspec.checks import brief, option
 from copyspec.cli.common import panel, quiet_libraries
+from copyspec.common.checks import brief, option
 
 if TYPE_CHECKING:
     from copyspec.engine.engine import Engine

@@ -1,4 +1,4 @@
-"""Options of a command, declared where they are checked: fields of dataclasses (`copyspec.checks.option`)."""
+"""Options of a command, declared where they are checked: fields of dataclasses (`copyspec.common.checks.option`)."""
 
 from __future__ import annotations
 

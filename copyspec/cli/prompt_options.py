@@ -9,8 +9,8 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from copyspec.checks import option
 from copyspec.cli.common import check_outputs, hint_at_file, read, read_edited, read_prompt
+from copyspec.common.checks import option
 
 Prompt: TypeAlias = Annotated[str | None, typer.Argument(help="The prompt; - reads it from stdin.")]
 

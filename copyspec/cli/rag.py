@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import copyspec
-from copyspec.checks import option
 from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, in_options, panel, quiet_libraries, read_line
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
 from copyspec.cli.model_options import NamedModel, model_option
 from copyspec.cli.printing import echo
 from copyspec.cli.remote_options import EmbedderServer, ServerOptions, embedder_of, usage_told
 from copyspec.cli.showing import write_page
+from copyspec.common.checks import option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from copyspec.checks import option
 from copyspec.cli.common import UsageError, panel, read
 from copyspec.cli.model_options import NamedModel
 from copyspec.cli.printing import echo
+from copyspec.common.checks import option
 
 if TYPE_CHECKING:
     from copyspec import Remote

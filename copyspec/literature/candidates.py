@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from copyspec.checks import brief, shown
+from copyspec.common.checks import brief, shown
 from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:

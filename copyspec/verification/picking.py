@@ -22,7 +22,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from copyspec.growing_ids import GrowingIds
+from copyspec.common.growing_ids import GrowingIds
 from copyspec.options import SamplingOptions
 from copyspec.targets.scores import Scores
 from copyspec.tree import DraftTree

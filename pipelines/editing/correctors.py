@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol, runtime_checkable
 
-from copyspec.checks import check_type, shown
+from copyspec.common.checks import check_type, shown
+from copyspec.common.lockless import cached_property
 from copyspec.engine.results import Change, Result
-from copyspec.lockless import cached_property
 
 from ..documents import Refusal
 from ..language_model import Fluency

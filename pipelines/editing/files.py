@@ -13,10 +13,10 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
-from copyspec.checks import check_flag, check_type
 from copyspec.client.sending import ServerError
-from copyspec.filesystem import open_input
-from copyspec.lockless import cached_property
+from copyspec.common.checks import check_flag, check_type
+from copyspec.common.filesystem import open_input
+from copyspec.common.lockless import cached_property
 
 from ..documents import Format, Part
 from ..formats import format_of

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict, overload
 
-from copyspec.checks import check_type
+from copyspec.common.checks import check_type
+from copyspec.engine.asking.unknown import reject_unknown
 from copyspec.engine.results import Result
-from copyspec.engine.unknown import reject_unknown
 
 from ..documents import Edit, Part, Refusal
 from ..edits.diff import apply

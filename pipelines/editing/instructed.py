@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from copyspec.checks import check_type
 from copyspec.client.asking import Asking
-from copyspec.engine.inputs import Input
+from copyspec.common.checks import check_type
+from copyspec.engine.asking.inputs import Input
 from copyspec.engine.results import NoAnswer, Result
 
 from ..documents import FormatError, Refusal

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from copyspec.client.asking import Asking
-from copyspec.engine.inputs import Input
+from copyspec.engine.asking.inputs import Input
 from copyspec.engine.results import NoAnswer, Result
 
 from ..documents import Refusal

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from copyspec.checks import check_type, check_whole
+from copyspec.common.checks import check_type, check_whole
 from copyspec.engine.results import Result
 
 from ..documents import Edit, Part, Refusal, Segment, model_text

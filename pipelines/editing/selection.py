@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from copyspec.checks import check_type
+from copyspec.common.checks import check_type
 
 from ..documents import Edit, Part, Refusal
 

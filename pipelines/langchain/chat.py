@@ -13,7 +13,7 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from copyspec.engine.json_schemas import json_schema_of, why_no_schema
+from copyspec.engine.logits.json_schemas import json_schema_of, why_no_schema
 
 from .capture import call_begins, while_read
 from .chat_call import ChatCall

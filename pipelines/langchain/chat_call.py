@@ -13,7 +13,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from copyspec import Chunk, Result
-from copyspec.checks import brief
+from copyspec.common.checks import brief
 from copyspec.text.chat import check_variables
 from copyspec.text.replies.calls import tool_name
 

@@ -15,9 +15,9 @@ from weakref import WeakKeyDictionary
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
 import copyspec
-from copyspec.checks import plain_value
-from copyspec.engine.call_options import OPTIONS
-from copyspec.engine.unknown import reject_unknown
+from copyspec.common.checks import plain_value
+from copyspec.engine.asking.call_options import OPTIONS
+from copyspec.engine.asking.unknown import reject_unknown
 from copyspec.models.loading import BUNDLED, DEFAULT, LoadError, choose_default
 
 from . import capture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.speed import busy
-from copyspec.engine.language import Language
+from copyspec.engine.logits.language import Language
 
 
 @pytest.fixture(autouse=True)

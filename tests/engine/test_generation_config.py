@@ -28,7 +28,7 @@ from transformers import (
 )
 
 import copyspec
-from copyspec.engine import generation_config, not_applied
+from copyspec.engine.logits import generation_config, not_applied
 from tests.helpers.models import tiny as tiny_model
 from tests.helpers.texts import SPECIAL, bart, byte_level, llama
 

@@ -14,9 +14,9 @@ import copyspec
 from copyspec import Engine
 from copyspec.budget import CostModel
 from copyspec.cli.app import main
-from copyspec.engine import threads as engine_threads
-from copyspec.engine.language import Language
-from copyspec.engine.threads import MAX_WAIT, Load, ThreadChoice, allowed, held_by_others
+from copyspec.engine.logits.language import Language
+from copyspec.engine.running import threads as engine_threads
+from copyspec.engine.running.threads import MAX_WAIT, Load, ThreadChoice, allowed, held_by_others
 from copyspec.literature import Typical
 from tests.helpers.tiny import tiny_engine, tiny_model, tiny_tokenizer
 

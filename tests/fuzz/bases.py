@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.engine.output_cache import OutputCache
+from copyspec.engine.drafting.output_cache import OutputCache
 from copyspec.pipelines import JournalError, Outcome, Refusal
 from copyspec.pipelines.editing.journal import Journal
 from copyspec.retrievers import (

@@ -8,7 +8,7 @@ import os
 import random
 from pathlib import Path
 
-from copyspec.fingerprints import fingerprint
+from copyspec.common.fingerprints import fingerprint
 
 Manifest = dict[str, object]
 

@@ -25,7 +25,7 @@ import torch
 
 import copyspec
 from copyspec.api import ModelKeywords
-from copyspec.engine.keywords import GenerateOptions
+from copyspec.engine.asking.keywords import GenerateOptions
 
 SECONDS = 60
 LONGEST = 1000  # characters of a message; a value is shown cut, and a list of what is valid may be long

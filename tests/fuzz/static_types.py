@@ -39,7 +39,7 @@ class _Records(logging.Handler):
 
 def examine(name: str, *, compiled: bool) -> dict[str, Any]:
     """Test each kind of static pass; report how the last pass was made, or the reason why it was not."""
-    from copyspec.static_options import StaticOptions
+    from copyspec.options import StaticOptions
     from tests.helpers import models
     from tests.helpers.cpu_graph import CpuGraph
     from tests.targets.static.test_static_equal import expected_of, run
@@ -66,7 +66,7 @@ def examine(name: str, *, compiled: bool) -> dict[str, Any]:
 
 
 def _graphs(model: Any) -> str:
-    from copyspec.static_options import StaticOptions
+    from copyspec.options import StaticOptions
     from copyspec.targets import wrap
     from copyspec.tree import DraftTree
 

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from copyspec.engine.output_cache import OutputCache
+from copyspec.engine.drafting.output_cache import OutputCache
 from copyspec.pipelines import FileOptions, FunctionCorrector, GECPipeline, Outcome
 from copyspec.pipelines.editing.journal import Journal
 from copyspec.retrievers import Corpora, Datastore, Document, FaissOptions, Passage, load_corpus

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from copyspec.engine.language import Language
+from copyspec.engine.logits.language import Language
 from copyspec.integrations.costs import Calibration, StepCosts, cut
 from copyspec.integrations.vllm import Prediction, config, copying
 from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES, read_texts

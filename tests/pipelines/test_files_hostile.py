@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from copyspec.cli import main
-from copyspec.filesystem import read_input
+from copyspec.common.filesystem import read_input
 from copyspec.pipelines import (
     AtomicFile,
     Done,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from copyspec.filesystem import locked
+from copyspec.common.filesystem import locked
 from copyspec.retrievers import BM25Retriever, Corpora, Datastore, IndexFileError, load_passages, load_retriever
 from copyspec.retrievers.saving import LOCK, saving
 from tests.fuzz.bases import NAME, Tokenizer, documents, passages
@@ -130,7 +130,7 @@ def test_a_save_that_is_interrupted_after_its_manifest_keeps_its_files(
         if (folder / "manifest.json").read_bytes() != manifest:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("copyspec.filesystem.flush_folder", interrupted)
+    monkeypatch.setattr("copyspec.common.filesystem.flush_folder", interrupted)
     with pytest.raises(KeyboardInterrupt):
         BM25Retriever(["another word"]).save(tmp_path)
     assert list(BM25Retriever.load(tmp_path).texts) == ["another word"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from copyspec.engine.spans import CopiedOutput, NamedSource
+from copyspec.engine.results.spans import CopiedOutput, NamedSource
 from copyspec.sources import OUTPUT
 from copyspec.text.codec import Codec
 from copyspec.tree import Origin

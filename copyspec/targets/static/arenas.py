@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from copyspec.forks import fork_safe
-from copyspec.lockless import LiveSet
+from copyspec.common.forks import fork_safe
+from copyspec.common.lockless import LiveSet
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.buffers import CacheLayout, KeyValues
 from copyspec.targets.static.running import CAPTURING, ProgramRunner

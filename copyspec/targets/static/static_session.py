@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from copyspec.static_options import Runner, StaticOptions
+from copyspec.options import Runner, StaticOptions
 from copyspec.targets.causal import TreeSession
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.passes import check_rows

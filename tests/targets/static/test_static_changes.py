@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.static.fused_layers import fused, fused_layers
 from copyspec.targets.static.running import ProgramRunner

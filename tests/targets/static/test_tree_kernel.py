@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets.static import tree_attention
 from copyspec.targets.static.packing import FIELDS, pack, words
 from copyspec.tree import DraftTree

@@ -18,7 +18,7 @@ from time import monotonic, sleep
 from typing import Protocol, TypeVar
 from weakref import WeakSet
 
-from copyspec.lockless import LiveSet
+from copyspec.common.lockless import LiveSet
 
 FORK_TIMEOUT = 10.0
 """Seconds that a fork waits: longer than a pass of any practical model, shorter than loading a large one."""

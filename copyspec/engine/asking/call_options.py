@@ -13,7 +13,7 @@ from functools import partial
 from numbers import Number
 from typing import TYPE_CHECKING, Any, Literal
 
-from copyspec.checks import (
+from copyspec.common.checks import (
     brief,
     check_count,
     check_flag,
@@ -24,8 +24,7 @@ from copyspec.checks import (
     check_whole,
     plain_value,
 )
-from copyspec.engine.datastores import TokenStore, check_datastores
-from copyspec.engine.option_checks import (
+from copyspec.engine.asking.option_checks import (
     check_cache,
     check_choice,
     check_config,
@@ -39,7 +38,8 @@ from copyspec.engine.option_checks import (
     parse_drafters,
     parse_token_ids,
 )
-from copyspec.engine.unknown import reject_unknown
+from copyspec.engine.asking.unknown import reject_unknown
+from copyspec.engine.drafting.datastores import TokenStore, check_datastores
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.text.chat import check_variables
 from copyspec.text.codec import encodable
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
     from copyspec.drafters.custom import OwnDrafter
-    from copyspec.engine.draft_models import DraftChoice
-    from copyspec.engine.output_cache import OutputCache
+    from copyspec.engine.drafting.draft_models import DraftChoice
+    from copyspec.engine.drafting.output_cache import OutputCache
     from copyspec.verification.rule import Rule
 
     DrafterName = Literal["auto", "copy", "model", "none"]

@@ -13,16 +13,23 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from copyspec.checks import brief
+from copyspec.common.checks import brief
+from copyspec.common.forks import fork_safe
+from copyspec.common.lockless import cached_property
+from copyspec.common.sequences import common_prefix
 from copyspec.drafters.custom import DraftContext
-from copyspec.engine.call_grammars import HARMONY, Forced, Tokens, behind_thought, call_grammar, preceded
-from copyspec.engine.json_schemas import JSON_STYLE as JSON_STYLE
-from copyspec.engine.json_schemas import check_size, first_line, followed, json_schema_of, library, schema_grammar
-from copyspec.engine.json_schemas import closed as closed
-from copyspec.engine.json_schemas import why_no_schema as why_no_schema
-from copyspec.forks import fork_safe
-from copyspec.lockless import cached_property
-from copyspec.sequences import common_prefix
+from copyspec.engine.logits.call_grammars import HARMONY, Forced, Tokens, behind_thought, call_grammar, preceded
+from copyspec.engine.logits.json_schemas import JSON_STYLE as JSON_STYLE
+from copyspec.engine.logits.json_schemas import (
+    check_size,
+    first_line,
+    followed,
+    json_schema_of,
+    library,
+    schema_grammar,
+)
+from copyspec.engine.logits.json_schemas import closed as closed
+from copyspec.engine.logits.json_schemas import why_no_schema as why_no_schema
 from copyspec.text.codec import encodable
 from copyspec.tree import EMPTY, DraftTree
 
@@ -30,8 +37,8 @@ if TYPE_CHECKING:
     import torch
 
     from copyspec.budget import Budget
-    from copyspec.engine.call_options import CallOptions
-    from copyspec.engine.tool_choice import Calling
+    from copyspec.engine.asking.call_options import CallOptions
+    from copyspec.engine.logits.tool_choice import Calling
     from copyspec.text.codec import Codec
     from copyspec.text.replies.reader import Reply
 

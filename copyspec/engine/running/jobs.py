@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from transformers import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria, StopStringCriteria
 
-from copyspec.checks import plain_value
+from copyspec.common.checks import plain_value
 from copyspec.decoding.divergence import Divergence
 from copyspec.decoding.requests import Finish, Request, StepOutput
 from copyspec.decoding.stats import Stats
 from copyspec.drafters.copying.versions import VersionComparisons
 from copyspec.drafters.predictors.base import RowContext
-from copyspec.engine import generation_config, not_applied
-from copyspec.engine.call_options import CallOptions
-from copyspec.engine.constraints import Constraints
-from copyspec.engine.datastores import Datastores
-from copyspec.engine.inputs import InputEncoder, Prompt
-from copyspec.engine.language import Language
-from copyspec.engine.logprobs import LogprobRecorder, TokenLogprob
-from copyspec.engine.recording import TraceRecorder, drafter_name
+from copyspec.engine.asking.call_options import CallOptions
+from copyspec.engine.asking.inputs import InputEncoder, Prompt
+from copyspec.engine.drafting.datastores import Datastores
+from copyspec.engine.logits import generation_config, not_applied
+from copyspec.engine.logits.constraints import Constraints
+from copyspec.engine.logits.language import Language
+from copyspec.engine.logits.row_processors import check_processors, of_row
+from copyspec.engine.logits.tool_choice import NO_CALLS, Calling, begun, calling
 from copyspec.engine.results import Change, Result, Span
-from copyspec.engine.row_processors import check_processors, of_row
-from copyspec.engine.spans import CopiedOutput, NamedSource
-from copyspec.engine.tool_choice import NO_CALLS, Calling, begun, calling
+from copyspec.engine.results.logprobs import LogprobRecorder, TokenLogprob
+from copyspec.engine.results.recording import TraceRecorder, drafter_name
+from copyspec.engine.results.spans import CopiedOutput, NamedSource
 from copyspec.sources import Source, SourceKind
 from copyspec.targets.selftest.probes import ignores_zero_types
 from copyspec.text.codec import Codec, Encoded, Lead
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from copyspec.drafters.base import Drafter
     from copyspec.drafters.custom import DrafterFactory, OwnDrafter
     from copyspec.drafters.predictors.base import PredictorFactory
-    from copyspec.engine.draft_models import DraftModels, MakePredictor
+    from copyspec.engine.drafting.draft_models import DraftModels, MakePredictor
     from copyspec.targets.base import Target
     from copyspec.targets.prefixes import PrefixCache
 

@@ -13,15 +13,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
-from copyspec.checks import brief, check_ids, is_ids, plain_value, shown
-from copyspec.engine.spans import NamedSource, Reference
-from copyspec.forks import fork_safe
+from copyspec.common.checks import brief, check_ids, is_ids, plain_value, shown
+from copyspec.common.forks import fork_safe
+from copyspec.engine.results.spans import NamedSource, Reference
 from copyspec.text.chat import ChatError, Message, check_chat, map_texts, with_system
 from copyspec.text.codec import Codec, Encoded, Lead, encodable
 from copyspec.text.replies.reader import Reply
 
 if TYPE_CHECKING:
-    from copyspec.engine.call_options import CallOptions
+    from copyspec.engine.asking.call_options import CallOptions
     from copyspec.targets.base import Target
 
 logger = logging.getLogger(__name__)

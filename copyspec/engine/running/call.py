@@ -15,13 +15,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from copyspec.decoding.requests import Request, StepOutput
-from copyspec.engine.streaming import ChunkMaker
+from copyspec.engine.running.streaming import ChunkMaker
 
 if TYPE_CHECKING:
     import asyncio
 
-    from copyspec.engine.jobs import Job
     from copyspec.engine.results import Chunk, Result
+    from copyspec.engine.running.jobs import Job
 
 
 RECHECK_SECONDS = 1.0

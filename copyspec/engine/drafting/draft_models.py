@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, Union
 
-from copyspec.checks import brief
+from copyspec.common.checks import brief
+from copyspec.common.forks import check_forked, fork_safe
 from copyspec.drafters.predictors.base import RowContext
 from copyspec.drafters.predictors.early_exit import early_exit
 from copyspec.drafters.predictors.head_files import load_heads
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
 from copyspec.drafters.predictors.language_model import DraftModel, ModelPredictor
 from copyspec.drafters.predictors.text_bridge import BridgedPredictor, Tokenizing
-from copyspec.forks import check_forked, fork_safe
 from copyspec.models.errors import LoadError, expanded
 from copyspec.models.loading import ModelChoice, identity, load_model, resolve_name
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.facts import read_device
 from copyspec.targets.locks import lock_of

@@ -18,14 +18,14 @@ from dataclasses import replace
 from threading import get_ident
 from typing import TYPE_CHECKING, Protocol
 
-from copyspec.checks import shown
+from copyspec.common.checks import shown
+from copyspec.common.forks import fork_safe
+from copyspec.common.lockless import LiveSet
 from copyspec.decoding.requests import Request, StepOutput
-from copyspec.engine.call import Lane, Ticket, TimeLimit, next_look
-from copyspec.forks import fork_safe
-from copyspec.lockless import LiveSet
+from copyspec.engine.running.call import Lane, Ticket, TimeLimit, next_look
 
 if TYPE_CHECKING:
-    from copyspec.engine.call_options import CallOptions
+    from copyspec.engine.asking.call_options import CallOptions
 
 IDLE_SECONDS = 1.0
 """How long an idle worker sleeps before it exits. Starting another costs a tenth of a millisecond."""

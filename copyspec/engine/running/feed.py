@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from copyspec.checks import check_flag, check_type, plain_value
+from copyspec.common.checks import check_flag, check_type, plain_value
 from copyspec.decoding.requests import Request, StepOutput
-from copyspec.engine.inputs import Input as Input
-from copyspec.engine.inputs import PromptTooLongError
-from copyspec.engine.jobs import Job
-from copyspec.engine.row_processors import check_processors
+from copyspec.engine.asking.inputs import Input as Input
+from copyspec.engine.asking.inputs import PromptTooLongError
+from copyspec.engine.logits.row_processors import check_processors
+from copyspec.engine.running.jobs import Job
 
 if TYPE_CHECKING:
-    from copyspec.engine.call_options import CallOptions
+    from copyspec.engine.asking.call_options import CallOptions
     from copyspec.engine.results import Result
 
 

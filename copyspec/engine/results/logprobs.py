@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 from copyspec.text.stops import Detokenizer
 from copyspec.verification.margins import check_picked
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from copyspec.checks import brief, cut
+from copyspec.common.checks import brief, cut
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from copyspec.decoding.requests import StepOutput
-from copyspec.engine.jobs import Job
 from copyspec.engine.results import Chunk
+from copyspec.engine.running.jobs import Job
 from copyspec.sources import OUTPUT
 from copyspec.text.replies.marks import split, unmarked, without_first
 from copyspec.text.replies.reader import KINDS

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from copyspec.checks import check_type, plain_value
-from copyspec.engine.output_cache import OutputCache
+from copyspec.common.checks import check_type, plain_value
+from copyspec.engine.drafting.output_cache import OutputCache
 
 if TYPE_CHECKING:
     from copyspec.drafters.custom import OwnDrafter
@@ -83,7 +83,7 @@ def parse_drafters(given: object) -> tuple[str, tuple[OwnDrafter, ...]]:
 
 
 def parse_draft_models(value: object, name: str = "draft_model") -> tuple[object, ...]:
-    from copyspec.engine.draft_models import can_draft
+    from copyspec.engine.drafting.draft_models import can_draft
 
     models = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     for model in models:

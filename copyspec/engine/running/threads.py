@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from copyspec import forks
-from copyspec.control_groups import control_groups
+from copyspec.common import forks
+from copyspec.common.control_groups import control_groups
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

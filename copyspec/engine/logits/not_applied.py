@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import GenerationMixin
 
-from copyspec.checks import plain_value
+from copyspec.common.checks import plain_value
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from keyword import iskeyword
 from typing import Literal
 
-from copyspec.engine.json_schemas import JSON_STYLE, closed, followed
+from copyspec.engine.logits.json_schemas import JSON_STYLE, closed, followed
 from copyspec.text.replies.calls import (
     CallSyntax,
     Frame,

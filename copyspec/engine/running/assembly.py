@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from copyspec.decoding.requests import Finish, StepOutput
 from copyspec.decoding.rewindable import RewindableSequence
 from copyspec.decoding.stats import Stats
-from copyspec.engine.streaming import ChunkMaker
+from copyspec.engine.running.streaming import ChunkMaker
 
 if TYPE_CHECKING:
-    from copyspec.engine.jobs import Job
     from copyspec.engine.results import Chunk
+    from copyspec.engine.running.jobs import Job
 
 __all__ = ["Assembly", "RewindableSequence", "Stats"]
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from copyspec.checks import check_type
+from copyspec.common.checks import check_type
+from copyspec.common.fingerprints import tokenizer_fingerprint
+from copyspec.common.lockless import cached_property
 from copyspec.drafters.predictors.datastore import DatastorePredictor, Store
-from copyspec.fingerprints import tokenizer_fingerprint
-from copyspec.lockless import cached_property
 
 if TYPE_CHECKING:
     from copyspec.drafters.predictors.base import RowContext
-    from copyspec.engine.draft_models import MakePredictor
+    from copyspec.engine.drafting.draft_models import MakePredictor
     from copyspec.text.codec import Codec
 
 

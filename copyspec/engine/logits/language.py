@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from copyspec.common.forks import fork_safe
+from copyspec.common.lockless import cached_property
 from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
-from copyspec.forks import fork_safe
-from copyspec.lockless import cached_property
 
 if TYPE_CHECKING:
     from copyspec.text.codec import Codec

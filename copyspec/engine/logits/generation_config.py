@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from transformers import MaxLengthCriteria
 
-from copyspec.checks import (
+from copyspec.common.checks import (
     brief,
     check_count,
     check_flag,
@@ -19,15 +19,15 @@ from copyspec.checks import (
     plain_value,
     shown,
 )
-from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH
-from copyspec.engine.inputs import PromptTooLongError
-from copyspec.engine.not_applied import ignored, not_sampled
+from copyspec.engine.asking.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH
+from copyspec.engine.asking.inputs import PromptTooLongError
+from copyspec.engine.logits.not_applied import ignored, not_sampled
 
 if TYPE_CHECKING:
     import torch
     from transformers import GenerationConfig, LogitsProcessor, PreTrainedModel
 
-    from copyspec.engine.call_options import CallOptions
+    from copyspec.engine.asking.call_options import CallOptions
 
 GENERATE_TOP_K = 50
 """The top_k that `generate` uses if a config with `do_sample` gives none."""

@@ -10,11 +10,11 @@ import threading
 from collections import Counter, OrderedDict
 from pathlib import Path
 
-from copyspec.checks import check_type, check_whole
-from copyspec.engine.spans import Reference
-from copyspec.filesystem import link_target, locked, open_regular, replacing
-from copyspec.forks import fork_safe
-from copyspec.json_strings import JSONStrings
+from copyspec.common.checks import check_type, check_whole
+from copyspec.common.filesystem import link_target, locked, open_regular, replacing
+from copyspec.common.forks import fork_safe
+from copyspec.common.json_strings import JSONStrings
+from copyspec.engine.results.spans import Reference
 
 MAX_ENTRIES = 1024
 MAX_CHARACTERS = 4_000_000

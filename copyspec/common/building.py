@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from copyspec.forks import check_forked, fork_safe
+from copyspec.common.forks import check_forked, fork_safe
 
 # Reentrant: code of a model that is being loaded may build another one.
 _BUILDING = fork_safe(threading.RLock())

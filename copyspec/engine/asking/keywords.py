@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from copyspec.engine.datastores import TokenStore
-from copyspec.engine.output_cache import OutputCache
+from copyspec.engine.drafting.datastores import TokenStore
+from copyspec.engine.drafting.output_cache import OutputCache
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
     from copyspec.drafters.custom import OwnDrafter
-    from copyspec.engine.draft_models import DraftChoice
+    from copyspec.engine.drafting.draft_models import DraftChoice
     from copyspec.verification.rule import Rule
 
     DrafterName = Literal["auto", "copy", "model", "none"]

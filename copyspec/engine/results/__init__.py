@@ -8,7 +8,7 @@ from typing import Any
 
 from copyspec.decoding.requests import FinishReason
 from copyspec.decoding.stats import Stats as Stats
-from copyspec.engine.logprobs import TokenLogprob
+from copyspec.engine.results.logprobs import TokenLogprob
 from copyspec.text.replies.calls import ToolCall
 from copyspec.text.replies.reader import Parts
 from copyspec.verification.margins import Margin

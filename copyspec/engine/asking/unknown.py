@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
-from copyspec.checks import brief
+from copyspec.common.checks import brief
 
 _IN_CONFIG = (
     *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "sequence_bias"),
