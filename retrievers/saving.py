@@ -50,7 +50,6 @@ class Written(Protocol):
 
     def write(self, index: Saving) -> None:
         """Write the retriever's files into `index`, and commit it with all that was written to it before."""
-        ...
 
 
 class Saving:

@@ -30,11 +30,9 @@ class Drafter(Protocol):
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return a tree of continuations of the output, of at most `budget.max_nodes` nodes; it may be empty."""
-        ...
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output: the accepted path of the last tree and the target's own next token."""
-        ...
 
 
 class ScoredDraft:

@@ -41,11 +41,9 @@ class Picks(Protocol):
 
     def token(self, node: int) -> int:
         """The target's token after `node`. Called once per node, and only along the accepted path."""
-        ...
 
     def scores(self, node: int) -> torch.Tensor:
         """The scores that the token after `node` was picked from, [V]; `node` is the last one given to `token`."""
-        ...
 
 
 class Picker:

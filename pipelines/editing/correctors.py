@@ -36,26 +36,21 @@ class Corrector(Protocol):
     @property
     def identity(self) -> Mapping[str, object]:
         """Everything the corrections depend on, as JSON values. A journal with another identity is not resumed."""
-        ...
 
     @property
     def by_sentence(self) -> bool:
         """Whether it takes single sentences instead of paragraphs."""
-        ...
 
     @property
     def limit(self) -> int | None:
         """Maximum `length` of a text; None: no limit."""
-        ...
 
     def length(self, text: str) -> int:
         """The length of a text, in the unit of `limit`."""
-        ...
 
     def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
         """Yield (index of the text, outcome), one for each text. A None in `texts`, which has no index, means that no
         text is available until one of those taken has its outcome."""
-        ...
 
 
 def calibration_of(corrector: Corrector) -> str | None:

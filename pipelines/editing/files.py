@@ -89,7 +89,6 @@ class Listener(Protocol):
 
     def end(self, report: FileReport) -> None:
         """The file is finished, and written if that was requested."""
-        ...
 
 
 class FileRunner(Protocol):
@@ -98,11 +97,9 @@ class FileRunner(Protocol):
     @property
     def identity(self) -> Mapping[str, object]:
         """Everything the edits depend on, besides the parts. A journal with another identity is not resumed."""
-        ...
 
     def run(self, works: Iterable[Work[FileJob]]) -> Iterator[Done[FileJob]]:
         """Yield the results of all works, in order."""
-        ...
 
 
 def correct_files(

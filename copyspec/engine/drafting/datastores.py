@@ -23,7 +23,6 @@ class TokenStore(Store, Protocol):
     @property
     def fingerprint(self) -> str:
         """Fingerprint of its tokenizer; "" if unknown."""
-        ...
 
 
 def check_datastores(value: object) -> tuple[TokenStore, ...]:
