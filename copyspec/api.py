@@ -17,7 +17,7 @@ from copyspec.common.checks import check_count, check_flag, shown
 from copyspec.engine import aio
 from copyspec.engine.aio import AsyncChunks
 from copyspec.engine.asking.call_options import check_options
-from copyspec.engine.asking.inputs import parse_prompts, references
+from copyspec.engine.asking.inputs import ManyPrompts, OnePrompt, parse_prompts, references
 from copyspec.engine.asking.keywords import GenerateOptions
 from copyspec.engine.asking.unknown import reject_unknown
 from copyspec.engine.comparison import compare_jobs
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import Unpack
 
-    from copyspec.engine.asking.inputs import ManyPrompts, OnePrompt
 
 __all__ = ["agenerate", "compare", "configure", "generate", "load", "references", "unload"]
 

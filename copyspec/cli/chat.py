@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,8 +18,6 @@ from copyspec.cli.printing import echo
 from copyspec.cli.remote_options import ServerOptions, usage_told
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping
-
     from copyspec import Remote
     from copyspec.engine.asking.keywords import GenerateOptions
     from copyspec.engine.engine import Engine

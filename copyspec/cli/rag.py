@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,8 +22,6 @@ from copyspec.cli.showing import write_page
 from copyspec.common.checks import option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from copyspec import Engine, Remote, Result
     from copyspec.pipelines import Citation, DocumentAnswer
     from copyspec.retrievers import Passage, Retriever

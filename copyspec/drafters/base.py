@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from copyspec.budget import Budget
-from copyspec.targets.hooks.states import LAST
+from copyspec.targets.hooks.states import LAST, RowStates
 from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
     import torch
-
-    from copyspec.targets.hooks.states import RowStates
 
 
 class Drafter(Protocol):

@@ -18,7 +18,7 @@ from copyspec.decoding.meter import costs_on
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.rewindable import RewindableSequence
 from copyspec.engine.asking.call_options import MAX_THREADS, CallOptions, check_options
-from copyspec.engine.asking.inputs import gather
+from copyspec.engine.asking.inputs import ManyPrompts, OnePrompt, gather
 from copyspec.engine.drafting.draft_models import DraftModels, LoadedModel
 from copyspec.engine.results import Chunk, Result
 from copyspec.engine.running.call import Call, Ticket
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import Unpack
 
-    from copyspec.engine.asking.inputs import ManyPrompts, OnePrompt
     from copyspec.engine.asking.keywords import GenerateOptions
     from copyspec.models.loading import ModelChoice
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from asyncio import AbstractEventLoop
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -17,9 +18,6 @@ from copyspec.engine.asking.unknown import reject_unknown
 from .documents import CopiedPart, copied_parts, text_of
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-    from collections.abc import Mapping
-
     from copyspec import Engine, Span, Stats
     from copyspec.engine.results.logprobs import TokenLogprob
     from copyspec.engine.running.call import Call

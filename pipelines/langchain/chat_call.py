@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from asyncio import AbstractEventLoop
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -26,8 +27,6 @@ from .messages import encoded_prompt, message_text
 from .prompted import references_of
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 
 

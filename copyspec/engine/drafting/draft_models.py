@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, Union
 
 from copyspec.common.checks import brief
 from copyspec.common.forks import check_forked, fork_safe
-from copyspec.drafters.predictors.base import RowContext
+from copyspec.drafters.predictors.base import Predictor, RowContext
 from copyspec.drafters.predictors.early_exit import early_exit
 from copyspec.drafters.predictors.head_files import load_heads
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
@@ -29,7 +29,6 @@ from copyspec.text.codec import Codec
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from copyspec.drafters.predictors.base import Predictor
     from copyspec.targets.base import Target
 
 logger = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from copyspec.engine.logits.json_schemas import (
 )
 from copyspec.engine.logits.json_schemas import closed as closed
 from copyspec.engine.logits.json_schemas import why_no_schema as why_no_schema
-from copyspec.text.codec import encodable
+from copyspec.text.codec import Codec, encodable
 from copyspec.tree import EMPTY, DraftTree
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from copyspec.budget import Budget
     from copyspec.engine.asking.call_options import CallOptions
     from copyspec.engine.logits.tool_choice import Calling
-    from copyspec.text.codec import Codec
     from copyspec.text.replies.reader import Reply
 
 MAX_COMPILED = 8

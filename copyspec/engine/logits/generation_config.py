@@ -19,7 +19,7 @@ from copyspec.common.checks import (
     plain_value,
     shown,
 )
-from copyspec.engine.asking.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH
+from copyspec.engine.asking.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
 from copyspec.engine.asking.inputs import PromptTooLongError
 from copyspec.engine.logits.not_applied import ignored, not_sampled
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import GenerationConfig, LogitsProcessor, PreTrainedModel
 
-    from copyspec.engine.asking.call_options import CallOptions
 
 GENERATE_TOP_K = 50
 """The top_k that `generate` uses if a config with `do_sample` gives none."""

@@ -12,10 +12,10 @@ from transformers import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria, S
 
 from copyspec.common.checks import plain_value
 from copyspec.decoding.divergence import Divergence
-from copyspec.decoding.requests import Finish, Request, StepOutput
+from copyspec.decoding.requests import Finish, Request, StepOutput, StopCondition
 from copyspec.decoding.stats import Stats
 from copyspec.drafters.copying.versions import VersionComparisons
-from copyspec.drafters.predictors.base import RowContext
+from copyspec.drafters.predictors.base import PredictorFactory, RowContext
 from copyspec.engine.asking.call_options import CallOptions
 from copyspec.engine.asking.inputs import InputEncoder, Prompt
 from copyspec.engine.drafting.datastores import Datastores
@@ -43,10 +43,8 @@ from copyspec.views.pass_trace import Trace
 if TYPE_CHECKING:
     from transformers import LogitsProcessor, PreTrainedModel
 
-    from copyspec.decoding.requests import StopCondition
     from copyspec.drafters.base import Drafter
     from copyspec.drafters.custom import DrafterFactory, OwnDrafter
-    from copyspec.drafters.predictors.base import PredictorFactory
     from copyspec.engine.drafting.draft_models import DraftModels, MakePredictor
     from copyspec.targets.base import Target
     from copyspec.targets.prefixes import PrefixCache

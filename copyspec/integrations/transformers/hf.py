@@ -15,7 +15,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEnc
 
 from copyspec import api
 from copyspec.common.checks import check_type
-from copyspec.engine.asking.call_options import check_options
+from copyspec.engine.asking.call_options import CallOptions, check_options
 from copyspec.engine.logits.row_processors import check_processors
 from copyspec.engine.results import Result
 from copyspec.integrations.transformers.arguments import CACHES, refuse_encoded, refuse_options
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from transformers.utils.generic import ModelOutput
 
     from copyspec.decoding.requests import StepOutput
-    from copyspec.engine.asking.call_options import CallOptions
     from copyspec.engine.engine import Engine
     from copyspec.engine.running.jobs import Job
     from copyspec.targets.prefixes import Layers
