@@ -21,7 +21,7 @@ from copyspec.common.checks import (
 )
 from copyspec.engine.asking.call_options import DEFAULT_MAX_NEW_TOKENS, EDIT_GROWTH, CallOptions
 from copyspec.engine.asking.inputs import PromptTooLongError
-from copyspec.engine.logits.not_applied import ignored, not_sampled
+from copyspec.engine.logits.unsupported_settings import ignored, not_sampled
 
 if TYPE_CHECKING:
     import torch

@@ -19,7 +19,7 @@ from copyspec.drafters.predictors.base import PredictorFactory, RowContext
 from copyspec.engine.asking.call_options import CallOptions
 from copyspec.engine.asking.inputs import InputEncoder, Prompt
 from copyspec.engine.drafting.datastores import Datastores
-from copyspec.engine.logits import generation_config, not_applied
+from copyspec.engine.logits import generation_config, unsupported_settings
 from copyspec.engine.logits.constraints import Constraints
 from copyspec.engine.logits.language import Language
 from copyspec.engine.logits.row_processors import check_processors, of_row
@@ -228,7 +228,7 @@ class JobMaker:
         self._codec = codec
         self._model = model
         self._noted: set[str] = set()
-        not_applied.log_once(not_applied.of_model(model), self._noted)
+        unsupported_settings.log_once(unsupported_settings.of_model(model), self._noted)
         self._settings: generation_config.Settings | None = None  # of the last config
 
     def make(self, prompts: Sequence[Prompt], options: CallOptions) -> list[Job]:
@@ -305,7 +305,7 @@ class JobMaker:
         if settings is None or values != settings.values:
             size = self._target.vocab_size
             settings = self._settings = generation_config.Settings.of(config, values, size)
-            not_applied.log_once(not_applied.ignored(config, options.n), self._noted)
+            unsupported_settings.log_once(unsupported_settings.ignored(config, options.n), self._noted)
         elif settings.config is not config:  # equal when it was read, but the model's may have changed since
             settings = self._settings = replace(settings, config=config)
         return settings
@@ -326,9 +326,11 @@ class JobMaker:
                 value = getattr(config, name)
                 if name not in own and value is not None:
                     changes[name] = value
-            not_applied.log_once(not_applied.not_sampled(config), self._noted)
+            unsupported_settings.log_once(unsupported_settings.not_sampled(config), self._noted)
         elif options.temperature is None and (own or options.generation_config is not None):
-            not_applied.log_once(not_applied.not_greedy(generation_config.given(options) | own), self._noted)
+            unsupported_settings.log_once(
+                unsupported_settings.not_greedy(generation_config.given(options) | own), self._noted
+            )
         if options.max_time is None and config.max_time is not None:
             changes["max_time"] = config.max_time
         result = replace(options, **changes) if changes else options
