@@ -20,7 +20,7 @@ OUTPUT = -1
 
 FORK = -2
 """Marker in a block's tokens: here the output may continue as the block does, or end with one of `Source.ends` (no
-relation to common/forks.py)."""
+relation to common/common/forks.py)."""
 
 EVEN_ODDS = 12
 """The bucket of odds 1; the odds double from one bucket to the next (`Source.starts`)."""

@@ -137,7 +137,7 @@ class RewindableSequence:
 
     def _step(self, row: Row) -> None:
         if not self._batch.rows:
-            self._batch.open([row])
+            self._batch.add([row])
         self._batch.step()
 
     def close(self) -> None:

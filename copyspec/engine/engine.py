@@ -345,7 +345,7 @@ class Engine:
         with self._lock:
             target = self.__dict__.get("_target")
             if isinstance(target, StaticTarget):
-                target.arenas.close()
+                target.pools.close()
             del target
             for name in _UNLOADED:
                 self.__dict__.pop(name, None)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from copyspec.budget import Budget
 from copyspec.decoding.controller import LOSS_PER_TOKEN, MAX_IDLE_SHARE, DraftController, _record
-from copyspec.decoding.loop import PROBE_NODES, _fit, _fit_shared, calibrated_scores, fit
+from copyspec.decoding.loop import PROBE_NODES, _fit_shared, calibrated_scores, fit
 from copyspec.decoding.stats import Stats
 from copyspec.tree import COMPILED, EMPTY, ROOT, DraftTree
 
@@ -37,7 +37,7 @@ def test_the_loss_is_bounded_whatever_comes(calls: list[tuple[int, int, float, f
         assert controller.saved_passes >= -(start + LOSS_PER_TOKEN * count) - look - 1e-9
 
 
-def test_the_widest_tree_is_paid_by_all_rows_where_passes_are_padded() -> None:
+def test_a_draft_is_paid_by_all_rows_that_wait_for_it() -> None:
     """A draft of one row delays seven others: it pays for that row alone, but not for all eight."""
     tree = DraftTree([5, 6], [-1, 0], [0.5, 0.3], [None, None])
     costs = Budget(2, [1.0, 1.1, 1.15])
@@ -45,22 +45,28 @@ def test_the_widest_tree_is_paid_by_all_rows_where_passes_are_padded() -> None:
     assert len(alone[0]) == 2
     together = fit([DraftController() for _ in range(8)], [tree, *[EMPTY] * 7], costs).trees
     assert together == [EMPTY] * 8
-    everybody = fit([DraftController() for _ in range(8)], [tree] * 8, costs).trees
-    assert [len(each) for each in everybody] == [2] * 8
-    assert fit([None] * 2, [tree, EMPTY], Budget(2)) == ([tree, EMPTY], 2, 1.0), "without costs nothing is cut"
+    assert fit([None] * 2, [tree, EMPTY], Budget(2)) == ([tree, EMPTY], 1.0), "without costs nothing is cut"
+
+
+def test_nodes_up_to_the_size_of_a_pass_are_free() -> None:
+    """Passes whose sizes have steps are filled with what is likeliest."""
+    trees = [DraftTree.of_chain(range(4), 0.9), DraftTree.of_chain(range(4), 0.5)]
+    costs = [1.0, *[1.2] * 5, *[2.0] * 4]
+    fitted = fit([DraftController(6.0) for _ in trees], trees, Budget(4, costs, shared=costs))
+    assert [len(tree) for tree in fitted.trees] == [4, 1] and fitted.cost == 1.2
 
 
 def test_the_likeliest_nodes_of_all_rows_share_a_pass() -> None:
     sure, unsure = DraftTree.of_chain(range(4), 0.9), DraftTree.of_chain(range(4), 0.3)
     budget = Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4], shared=[1.0 + 0.25 * nodes for nodes in range(17)])
     rows = [DraftController(6.0) for _ in range(4)]
-    trees, limit, cost = fit(rows, [unsure, sure, EMPTY, unsure], budget)
-    assert [len(tree) for tree in trees] == [0, 0, 0, 0] and limit == 4 and cost == 1.0, "a node costs a token of each"
+    trees, cost = fit(rows, [unsure, sure, EMPTY, unsure], budget)
+    assert [len(tree) for tree in trees] == [0, 0, 0, 0] and cost == 1.0, "a node costs a token of each"
     budget = replace(budget, shared=[1.0 + 0.15 * nodes for nodes in range(17)])
-    trees, limit, cost = fit(rows, [unsure, sure, EMPTY, unsure], budget)
+    trees, cost = fit(rows, [unsure, sure, EMPTY, unsure], budget)
     assert [len(tree) for tree in trees] == [0, 3, 0, 0] and cost == pytest.approx(1.45)
     poor = [DraftController(0.2) for _ in range(4)]
-    trees, _, cost = fit(poor, [sure] * 4, budget)
+    trees, cost = fit(poor, [sure] * 4, budget)
     assert sum(map(len, trees)) == 1 and 4 * (cost - 1.0) <= 4 * 0.2
 
 
@@ -86,24 +92,9 @@ def _falling(chances: Sequence[float]) -> list[float]:
 
 def test_a_tree_is_cut_to_its_likeliest_nodes_and_what_is_left_allows() -> None:
     tree = DraftTree([5, 6, 7, 8], [-1, 0, -1, 2], [0.6, 0.1, 0.3, 0.25], [None] * 4)
-    (cut,), allowed, _ = fit([DraftController(0.25)], [tree], Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4]))
-    assert (list(cut.tokens), list(cut.parents), allowed) == ([5, 7], [-1, -1], 2)
-    assert fit([DraftController(0.05)], [tree], Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4])) == ([EMPTY], 0, 1.0)
-
-
-def test_where_passes_are_padded_the_least_draft_may_overdraw_the_allowance() -> None:
-    tree = DraftTree(range(8), range(-1, 7), [0.9] * 8, [None] * 8)
-    costs = Budget(8, [1.0, *[1.3] * 4, *[1.7] * 4])
-    for allowance, size in ((0.1, 4), (0.0, 0), (0.4, 4), (0.8, 8)):
-        (cut,), allowed, _ = fit([DraftController(allowance)], [tree], costs)
-        assert len(cut) == allowed == size
-    rows = [DraftController(0.1) for _ in range(8)]
-    one = fit(rows, [tree, *[EMPTY] * 7], costs).trees
-    assert one == [EMPTY] * 8, "one row would have to pay for eight"
-    everybody = fit(rows, [tree] * 8, costs).trees
-    assert [len(each) for each in everybody] == [4] * 8
-    assert fit(rows[:1], [tree], Budget(8, [1.0, *[1.7] * 8])) == ([EMPTY], 0, 1.0), "more than OVERDRAFT"
-    assert fit(rows[:1], [tree], Budget(2, [1.0, 1.3, 1.4])) == ([EMPTY], 0, 1.0), "not padded"
+    (cut,), cost = fit([DraftController(0.25)], [tree], Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4]))
+    assert (list(cut.tokens), list(cut.parents), cost) == ([5, 7], [-1, -1], 1.2)
+    assert fit([DraftController(0.05)], [tree], Budget(4, [1.0, 1.1, 1.2, 1.3, 1.4])) == ([EMPTY], 1.0)
 
 
 def test_claims_are_weighed_by_the_record() -> None:
@@ -171,9 +162,6 @@ def test_fit_in_c_equals_python(
         for (parents, scores), scale, is_probe in rows
     ]
     costs = [1.0, *itertools.accumulate(steps, initial=1.0)]
-    widest = max(len(parents) for (parents, _), *_ in rows)
-    arguments = given_drafts, costs, widest, 24, allowed
-    assert COMPILED.fit(*arguments) == _fit(*arguments)
     assert COMPILED.fit_shared(given_drafts, costs, allowed) == _fit_shared(given_drafts, costs, allowed)
 
 
@@ -195,16 +183,6 @@ def test_record_in_c_equals_python(draft: tuple[list[int], list[float]], rng: ra
 def test_c_refuses_what_does_not_fit() -> None:
     assert COMPILED is not None
     chain, costs = ([-1, 0], [0.9, 0.8], 1.0, 2), [1.0] * 5
-    for drafts_, costs_, widest, limit in [
-        ([([0, 1], [0.9, 0.8], 1.0, 2)], costs, 2, 4),  # a parent after its child
-        ([([-1, 0], [0.9], 1.0, 2)], costs, 2, 4),
-        ([([-1, 0], [0.9, 0.8], 1.0, 3)], costs, 2, 4),
-        ([chain], costs, 1, 4),
-        ([chain], costs, -1, 4),
-        ([chain], costs, 2, 5),
-    ]:
-        with pytest.raises(ValueError, match="do not fit"):
-            COMPILED.fit(drafts_, costs_, widest, limit, 1.0)
     for draft in (([0, 1], [0.9, 0.8], 1.0, 2), ([-1, 0], [0.9], 1.0, 2), ([-1, 0], [0.9, 0.8], 1.0, 3)):
         with pytest.raises(ValueError, match="do not fit"):
             COMPILED.fit_shared([draft, None, chain], costs, 1.0)
@@ -214,6 +192,6 @@ def test_c_refuses_what_does_not_fit() -> None:
         with pytest.raises(ValueError, match="do not fit"):
             COMPILED.record(parents, scores, path, 0.9, 1.0, 1.0)
     with pytest.raises(TypeError):
-        COMPILED.fit([([-1], ["x"], 1.0, 1)], costs, 1, 4, 1.0)
+        COMPILED.fit_shared([([-1], ["x"], 1.0, 1)], costs, 1.0)
     with pytest.raises(TypeError):
         COMPILED.fit_shared([[-1]], costs, 1.0)

@@ -1,4 +1,4 @@
-"""The memory of static passes: arenas are freed when nobody uses them, and when there is too little."""
+"""The memory of static passes: pools are freed when nobody uses them, and when there is too little."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from weakref import ref
 import pytest
 import torch
 
-from copyspec.targets.causal import TreeSession
 from copyspec.targets.static import running
-from copyspec.targets.static.arenas import Arena
 from copyspec.targets.static.buffers import KeyValues
+from copyspec.targets.static.pools import PagePool
+from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.static.static_target import StaticTarget
 from copyspec.tree import EMPTY
 from tests.helpers import models
@@ -25,9 +25,9 @@ def test_an_engine_frees_its_model_without_garbage_collection(is_unloaded: bool)
     engine.generate("abc", max_new_tokens=12)
     target = engine._target
     assert isinstance(target, StaticTarget)
-    arenas = [ref(arena) for arena in target.arenas._free]
-    held = [*arenas, ref(target), ref(engine.model), ref(engine.model.lm_head.weight)]
-    assert arenas
+    pools = [ref(pool) for pool in target.pools._free]
+    held = [*pools, ref(target), ref(engine.model), ref(engine.model.lm_head.weight)]
+    assert pools
     del target
     gc.collect()
     gc.disable()
@@ -45,7 +45,7 @@ def test_the_parts_of_a_smaller_vocabulary_are_freed_without_garbage_collection(
     engine = tiny_engine(static=GRAPHS)
     engine.generate("abc", max_new_tokens=12)
     assert isinstance(engine._target, StaticTarget)
-    held = [ref(engine._target), *[ref(arena) for arena in engine._target.arenas._free]]
+    held = [ref(engine._target), *[ref(pool) for pool in engine._target.pools._free]]
     gc.collect()
     gc.disable()
     try:
@@ -57,96 +57,108 @@ def test_the_parts_of_a_smaller_vocabulary_are_freed_without_garbage_collection(
         gc.enable()
 
 
-def test_an_arena_in_use_is_freed_after_its_pool_was_closed() -> None:
+def test_a_pool_in_use_is_freed_after_its_pool_was_closed() -> None:
     target = static_target()
     session = opened(target)
-    target.arenas.close()
+    target.pools.close()
     assert torch.allclose(scored(session), expected(target), atol=1e-5)
     session.close()
-    assert not target.arenas._free
+    assert not target.pools._free
 
 
 def test_memory_is_freed_without_garbage_collection() -> None:
     target = static_target()
     session = opened(target)
-    assert session._arena is not None
-    buffers = [ref(each) for each in session._arena.key_values.buffers.values()]
+    assert session._pool is not None
+    buffers = [ref(each) for each in session._pool.key_values.buffers.values()]
     gc.collect()
     gc.disable()
     try:
         session.close()
-        target.arenas.clear()
+        target.pools.clear()
         assert [each() for each in buffers] == [None] * len(buffers)
     finally:
         gc.enable()
 
 
-def test_free_arenas_are_dropped_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_pools_are_dropped_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     target = static_target()
     opened(target).close()
-    assert target.arenas._free
+    assert target.pools._free
     failures, emptied = iter([torch.OutOfMemoryError("full")]), list[bool]()
-    make = Arena.__init__
+    make = PagePool.__init__
 
     def failing(*arguments: object) -> None:
         for failure in failures:
             raise failure
         make(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Arena, "__init__", failing)
+    monkeypatch.setattr(PagePool, "__init__", failing)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(running.CAPTURING.locked()))
     session = target.open([[5] * 900], 100)
     session.score([[5] * 900], [EMPTY])
-    assert not target.arenas._free and emptied == [True], "which torch refuses while another thread captures"
+    assert not target.pools._free and emptied == [True], "which torch refuses while another thread captures"
     session.close()
 
 
-def test_free_arenas_of_other_models_are_dropped_when_a_prompt_finds_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    target, other, elsewhere = static_target(), static_target(), static_target()
-    for each in (other, elsewhere):
-        opened(each, passes=0).close()
-    elsewhere.arenas._free[0].size.layout.device = torch.device("cuda", 1)
-    failures, prefill = iter([torch.OutOfMemoryError("full")]), TreeSession.prefill
-
-    def failing(session: TreeSession, prompts: list[list[int]]) -> None:
-        for failure in failures:
-            raise failure
-        prefill(session, prompts)
-
-    prompt = models.random_ids(300, seed=1)
-    session = target.open([prompt])
-    monkeypatch.setattr(TreeSession, "prefill", failing)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    found = session.score([prompt], [EMPTY])
-    assert torch.allclose(found[0][0], target.model(torch.tensor([prompt])).logits[0, -1], atol=1e-5)
-    assert not other.arenas._free and elsewhere.arenas._free
-    session.close()
-
-
-def test_a_session_that_cannot_grow_keeps_its_arena(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_cannot_grow_keeps_its_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     target = static_target()
     session = opened(target, passes=0)
-    arena, copy = session._arena, KeyValues.copy_rows
+    pool, copy = session._pool, KeyValues.copy
 
     def full(*arguments: object) -> None:
         raise torch.OutOfMemoryError("full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(KeyValues, "copy_rows", full)
+        patched.setattr(KeyValues, "copy", full)
         with pytest.raises(torch.OutOfMemoryError):
-            session.score([[9] * 600], [EMPTY])
-    assert session._arena is arena and KeyValues.copy_rows is copy
+            session.score([[9] * 1200], [EMPTY])
+    assert session._pool is pool and KeyValues.copy is copy
     session.trim([3])
     assert torch.allclose(scored(session), expected(target), atol=1e-5)
     session.close()
-    assert len(target.arenas._free) == 2 and arena in target.arenas._free
 
 
 @torch.inference_mode()
-def test_a_larger_arena_replaces_the_free_ones_that_it_holds() -> None:
+def test_a_larger_pool_replaces_the_free_one() -> None:
     target = static_target()
     for rows in (2, 1, 8, 4):
         session = target.open([[5, 6, 7]] * rows)
         session.score([[5, 6, 7]] * rows, [EMPTY] * rows)
         session.close()
-    assert [arena.size.rows for arena in target.arenas._free] == [8]
+    assert [pool.size.rows for pool in target.pools._free] == [8]
+
+
+@torch.inference_mode()
+def test_a_pool_that_grows_keeps_what_its_rows_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = static_target()
+    session = opened(target, passes=0)
+    before = session.pool
+    text = [5, 6, 7]
+    while session.pool is before:
+        more = models.random_ids(200, seed=len(text))
+        scores = session.score([more], [EMPTY])
+        session.keep([()])
+        text += more
+    assert torch.allclose(scores[0][0], target.model(torch.tensor([text])).logits[0, -1], atol=1e-4)
+    session.close()
+
+
+@torch.inference_mode()
+def test_pages_are_given_back_and_no_keys_move_when_rows_join_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = static_target()
+    session = target.open([[5] * 100, [6] * 40, [7] * 70])
+    session.score([[5] * 100, [6] * 40, [7] * 70], [EMPTY] * 3)
+    session.keep([()] * 3)
+    assert isinstance(session, StaticSession)
+    pool, pages = session.pool, [list(row.pages) for row in session._rows]
+    assert [len(each) for each in pages] == [2, 1, 2] and pool.used == 6
+    monkeypatch.setattr(KeyValues, "copy", lambda *arguments: pytest.fail("copied"))
+    monkeypatch.setattr(KeyValues, "fill", lambda *arguments: pytest.fail("copied"))
+    session.select([2, 1])
+    assert [row.pages for row in session._rows] == [pages[2], pages[1]] and pool.used == 4
+    session.add([[8] * 30])
+    session.score([[1], [1], [8] * 30], [EMPTY] * 3)
+    assert [row.pages for row in session._rows[:2]] == [pages[2], pages[1]] and pool.used == 5
+    session.close()
+    assert target.pools._free == [pool]
