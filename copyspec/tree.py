@@ -9,7 +9,7 @@ from itertools import chain
 from operator import index, lt
 from typing import NamedTuple
 
-from copyspec.checks import brief
+from copyspec.common.checks import brief
 
 try:
     import copyspec._trees as _trees

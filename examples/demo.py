@@ -13,7 +13,7 @@ import textwrap
 import torch
 
 import copyspec
-from copyspec.engine.threads import Load, held_by_others
+from copyspec.engine.running.threads import Load, held_by_others
 from copyspec.models.loading import BUNDLED
 from examples.demo_tasks import tasks
 from examples.side_by_side import compared

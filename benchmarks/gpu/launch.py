@@ -26,14 +26,12 @@ from unittest.mock import patch
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from benchmarks.reporting import command_line, write_json
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding import loop as loop_module
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
-from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.options import DraftOptions, SamplingOptions, StaticOptions
 from copyspec.sources import Source
-from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.scores import Scores
 from copyspec.targets.static.layout import Shape
@@ -41,6 +39,7 @@ from copyspec.targets.static.running import ProgramRunner
 from copyspec.targets.static.settings import size_of
 from copyspec.tree import ROOT, DraftTree, Origin
 from copyspec.verification.picking import ScoredPicks, best_picks
+from kit.reporting import command_line, write_json
 
 TOKENS = 120
 NODES = 32

@@ -17,17 +17,17 @@ from typing import Any, cast
 
 import torch
 
-from benchmarks.reporting import write_json
 from benchmarks.speed.methods import synchronise
 from benchmarks.speed.models import Model, load_model
 from benchmarks.speed.report import bandwidth
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import Session, Target
 from copyspec.targets.static.settings import PAGE
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.tree import DraftTree
 from copyspec.verification.picking import best_picks
+from kit.reporting import write_json
 
 DYNAMIC = StaticOptions(use="never")
 WARM_STEPS = 4

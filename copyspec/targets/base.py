@@ -28,7 +28,7 @@ class Session(Protocol):
 
     @property
     def runner(self) -> str:
-        """How the last pass was run (`copyspec.static_options.Runner`)."""
+        """How the last pass was run (`copyspec.options.Runner`)."""
         ...
 
     @property

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from copyspec.lockless import cached_property
+from copyspec.common.lockless import cached_property
 from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
 from copyspec.targets.hooks.attention import ROWS, masked_attention, takes_masks, without_cudnn_attention
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 
 if TYPE_CHECKING:
     from copyspec.targets.hooks.model_state import ModelState

@@ -302,7 +302,7 @@ def test_a_slow_drafter_is_paused() -> None:
 )
 def test_wrong_choices_are_named(drafter: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        copyspec.engine.call_options.check_options({"drafter": drafter})
+        copyspec.engine.asking.call_options.check_options({"drafter": drafter})
 
 
 def trees() -> st.SearchStrategy[DraftTree]:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import copyspec
-from copyspec.engine import scheduler
-from copyspec.lockless import LiveSet, cached_property
+from copyspec.common.lockless import LiveSet, cached_property
+from copyspec.engine.running import scheduler
 from copyspec.retrievers.speculative import worker
 from copyspec.targets.static import pools
 from tests.helpers.tiny import tiny_model, tiny_tokenizer

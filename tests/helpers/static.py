@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets.causal import CausalTarget
 from copyspec.targets.facts import read_facts
 from copyspec.targets.static.settings import WARM_PASSES

@@ -14,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import copyspec
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.linears import FastLinears, instructions
 from copyspec.targets.static.layout import Shape

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.scores import Scores
 from copyspec.tree import EMPTY

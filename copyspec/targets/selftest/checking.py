@@ -15,7 +15,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 from copyspec.targets.locks import lock_of
 from copyspec.targets.selftest import sibling
 from copyspec.targets.selftest.known import KNOWN, digest

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from copyspec.forks import fork_safe
-from copyspec.lockless import LiveSet
+from copyspec.common.forks import fork_safe
+from copyspec.common.lockless import LiveSet
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.buffers import CacheLayout, KeyValues
 from copyspec.targets.static.running import CAPTURING, ProgramRunner
@@ -120,9 +120,9 @@ class PagePool:
     def copy_page(self, source: int, target: int) -> None:
         """Copy the keys and values of a page."""
         for buffer in self.key_values.buffers.values():
-            pages = buffer.unflatten(2, (-1, PAGE))
+            pages = buffer.view(*buffer.shape[:2], -1, PAGE, buffer.shape[3])
             pages[:, :, target] = pages[:, :, source]
-        broken = self.key_values.broken.unflatten(0, (-1, PAGE))
+        broken = self.key_values.broken.view(-1, PAGE)
         broken[target] = broken[source]
 
     @property

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from copyspec.forks import fork_safe
-from copyspec.static_options import CapturedGraph, Runner, StaticOptions
+from copyspec.common.forks import fork_safe
+from copyspec.options import CapturedGraph, Runner, StaticOptions
 from copyspec.targets.hooks.graph_pools import leave_capture
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.layout import Shape

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from copyspec.sequences import common_prefix
-from copyspec.static_options import Runner, StaticOptions
+from copyspec.common.sequences import common_prefix
+from copyspec.options import Runner, StaticOptions
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.passes import check_rows
 from copyspec.targets.scores import Scores

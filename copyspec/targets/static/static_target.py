@@ -11,9 +11,9 @@ from weakref import proxy
 
 import torch
 
-from copyspec.forks import fork_safe
-from copyspec.lockless import LiveSet
-from copyspec.static_options import StaticOptions
+from copyspec.common.forks import fork_safe
+from copyspec.common.lockless import LiveSet
+from copyspec.options import StaticOptions
 from copyspec.targets.causal import TreeSession, training_error
 from copyspec.targets.facts import read_facts
 from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention

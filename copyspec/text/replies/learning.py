@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from copyspec.sequences import common_prefix
+from copyspec.common.sequences import common_prefix
 from copyspec.text.replies.calls import (
     CallSyntax,
     Frame,

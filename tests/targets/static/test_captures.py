@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.static import running
 from copyspec.targets.static.running import CudaGraph

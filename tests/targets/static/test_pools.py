@@ -8,7 +8,7 @@ from weakref import ref
 import pytest
 import torch
 
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets.static import running
 from copyspec.targets.static.buffers import KeyValues
 from copyspec.targets.static.pools import PagePool

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.static import static_target as static_target_module
 from copyspec.targets.static.fused_layers import fused, fused_layers

@@ -11,7 +11,7 @@ import torch
 from torch._inductor.exc import TritonMissing
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.static import program, static_target
 from copyspec.targets.static.buffers import move

@@ -14,9 +14,8 @@ from transformers import PreTrainedModel
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
 from copyspec.decoding.stats import Stats
-from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.options import CapturedGraph, DraftOptions, SamplingOptions, StaticOptions
 from copyspec.sources import Source
-from copyspec.static_options import CapturedGraph, StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.static.layout import POSITION
 from copyspec.targets.static.pools import PagePool

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets.static import tree_attention
 from copyspec.targets.static.layout import RowPlan, Shape, lay_out, split_parts
 from copyspec.targets.static.masks_on_device import PassInputs
