@@ -35,7 +35,7 @@ from copyspec.drafters import create
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.targets.base import Session
 from copyspec.targets.scores import Scores
-from copyspec.targets.static.settings import MAX_PADDED, RARE, READ, WARM_PASSES, size_of
+from copyspec.targets.static.settings import MAX_PADDED, PIECE, RARE, READ, WARM_PASSES, size_of
 from copyspec.tree import DraftTree
 from kit.reporting import command_line, write_json
 
@@ -97,13 +97,14 @@ class _Target(simulation._Target):
     def __init__(self, dense: simulation._Dense, clock: Clock, captures: Captures) -> None:
         super().__init__(dense, Device(0.0, {0: 0.0, 1: 0.0}, 0.0), clock, random.Random(0))
         self.captures, self.stalls = captures, list[float]()
+        self.needed = self.computed = 0  # tokens
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         return _Session(self, prompts)
 
 
 class _Session(simulation._Session):
-    piece = READ
+    piece, most_tokens = PIECE, READ
 
     def __init__(self, target: _Target, prompts: Sequence[Sequence[int]]) -> None:
         super().__init__(target, prompts)
@@ -111,7 +112,9 @@ class _Session(simulation._Session):
 
     def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
         scores, target = super().score(uncached, trees), self._static
-        size = size_of(sum(map(len, uncached)) + sum(map(len, trees)))
+        tokens = sum(map(len, uncached)) + sum(map(len, trees))
+        size = size_of(tokens)
+        target.needed, target.computed = target.needed + tokens, target.computed + size
         self.is_settled = target.captures.asked[size] >= WARM_PASSES
         milliseconds = target.captures.milliseconds(size, len(uncached), sum(self.lengths))
         target.clock.now += 1e-3 * milliseconds
@@ -122,8 +125,9 @@ class _Session(simulation._Session):
 
 def run(
     cases: Sequence[Case], costs: CostModel, captures: Captures, *, nodes: int, tokens: int, batch: int
-) -> tuple[float, int, float]:
-    """Seconds and passes of one call, whose outputs are checked, and the milliseconds of its longest captured pass."""
+) -> tuple[float, int, float, float]:
+    """Seconds and passes of one call, whose outputs are checked, the milliseconds of its longest captured pass, and the
+    tokens that its passes compute over those that they were given."""
     dense, clock, times = simulation._Dense(cases), Clock(), captures.times
     costs.clock = clock
     target: Any = _Target(dense, clock, captures)
@@ -139,7 +143,7 @@ def run(
         for output in step:
             outputs[output.row].extend(output.tokens)
     assert outputs == [row[:tokens] for row in dense.outputs], "a simulated run must say what was recorded"
-    return clock.now, passes, max(target.stalls, default=0.0)
+    return clock.now, passes, max(target.stalls, default=0.0), target.computed / target.needed
 
 
 def _copies(case: Case, eos: frozenset[int]) -> Any:
@@ -155,8 +159,13 @@ def measure(
         costs, captures = costs_on("cuda"), Captures(times)
         ran = [run(cases, costs, captures, nodes=most, tokens=tokens, batch=batch) for _ in range(calls)]
         seconds = [round(second, 3) for second, *_ in ran]
-        longest = round(max(stall for *_, stall in ran), 1)
-        found[name] = {"seconds": seconds, "passes": ran[-1][1], "captures": len(captures), "longest_ms": longest}
+        found[name] = {
+            "seconds": seconds,
+            "passes": ran[-1][1],
+            "captures": len(captures),
+            "longest_ms": round(max(stall for _, _, stall, _ in ran), 1),
+            "computed_over_needed": round(ran[-1][3], 3),
+        }
     return found
 
 
@@ -198,7 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, methods in found.items():
         for method, each in methods.items():
             seconds = " ".join(f"{second:7.3f}" for second in each["seconds"])
-            counts = f"{each['passes']} passes, {each['captures']} captures, longest pass {each['longest_ms']} ms"
+            counts = f"{each['passes']} passes, {each['captures']} captures, longest {each['longest_ms']} ms"
+            counts += f", {each['computed_over_needed']:.2f} tokens computed for one needed"
             print(f"{name:8} {method:9}{seconds} s, {counts}")
     if given.json:
         write_json(given.json, {"command": command_line("benchmarks.gpu.simulation", arguments), "found": found})

@@ -237,6 +237,10 @@ class _ReplaySession:
         return self._session.piece
 
     @property
+    def most_tokens(self) -> int:
+        return self._session.most_tokens
+
+    @property
     def most_nodes(self) -> int:
         return self._session.most_nodes
 

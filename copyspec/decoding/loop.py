@@ -161,7 +161,7 @@ class Batch:
                 adaptive=draft.adaptive,
                 is_first=is_first,
                 uncached=count,
-                most_tokens=session.piece,
+                most_tokens=session.most_tokens,
             )
             if not target.supports_trees:
                 budget = replace(budget, chain=True)

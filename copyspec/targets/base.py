@@ -43,7 +43,12 @@ class Session(Protocol):
 
     @property
     def piece(self) -> int:
-        """Tokens of prompts that a pass should read beside the rows that are decoded, so that these do not wait."""
+        """Uncached tokens that a pass should have at most, so that rows that are decoded do not wait for prompts."""
+        ...
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens that such a pass should have at most, draft nodes included."""
         ...
 
     @property

@@ -51,7 +51,7 @@ class FakeSession:
     runner = "fake"
     is_settled = True
     computes = None
-    piece = 1 << 30
+    piece = most_tokens = 1 << 30
     most_nodes = 1 << 30
 
     def __init__(self, target: FakeTarget, rows: int) -> None:

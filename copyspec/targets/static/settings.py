@@ -12,7 +12,10 @@ SCORED = 64
 """Scores of a pass that mostly reads prompts: it is wider than twice this, and computes scores for so many tokens."""
 
 READ = SIZES[-1]
-"""Tokens of a pass in which prompts are read: rows that are decoded meanwhile wait for no more."""
+"""Tokens of a pass that reads prompts: rows that are decoded meanwhile wait for no more."""
+
+PIECE = SIZES[-2]
+"""Those that such a pass has beside draft nodes."""
 
 PAGE = 64
 """Slots of a page, the unit in which rows hold keys and values."""

@@ -28,6 +28,7 @@ from copyspec.targets.static.settings import (
     EXACT_TOKENS,
     MAX_RESERVED,
     PAGE,
+    PIECE,
     READ,
     SCORED,
     size_of,
@@ -93,7 +94,7 @@ class SessionHost(Protocol):
 class StaticSession:
     """The rows of one batch in one pool."""
 
-    most_nodes = sys.maxsize
+    most_nodes, most_tokens = sys.maxsize, READ
 
     def __init__(self, target: SessionHost, prompts: Sequence[Sequence[int]], new_tokens: int) -> None:
         self._target, self._exact = target, target.options.exact
@@ -118,7 +119,7 @@ class StaticSession:
 
     @property
     def piece(self) -> int:
-        return sys.maxsize if self._exact else READ
+        return sys.maxsize if self._exact else PIECE
 
     def computes(self, tokens: int) -> int:
         return -(-tokens // EXACT_TOKENS) * EXACT_TOKENS if self._exact else size_of(tokens)
