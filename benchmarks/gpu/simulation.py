@@ -35,7 +35,7 @@ from copyspec.drafters import create
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.targets.base import Session
 from copyspec.targets.scores import Scores
-from copyspec.targets.static.settings import MAX_PADDED, PIECE, RARE, READ, WARM_PASSES, size_of
+from copyspec.targets.static.settings import MAX_PADDED, RARE, READ, WARM_PASSES, size_of
 from copyspec.tree import DraftTree
 from kit.reporting import command_line, write_json
 
@@ -104,7 +104,7 @@ class _Target(simulation._Target):
 
 
 class _Session(simulation._Session):
-    piece, most_tokens = PIECE, READ
+    most_tokens = READ
 
     def __init__(self, target: _Target, prompts: Sequence[Sequence[int]]) -> None:
         super().__init__(target, prompts)

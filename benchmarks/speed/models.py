@@ -233,10 +233,6 @@ class _ReplaySession:
         return self._session.computes
 
     @property
-    def piece(self) -> int:
-        return self._session.piece
-
-    @property
     def most_tokens(self) -> int:
         return self._session.most_tokens
 

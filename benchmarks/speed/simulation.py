@@ -246,7 +246,7 @@ class _Session:
     runner = "simulated"
     is_settled = True
     computes: Callable[[int], int] | None = None
-    piece = most_tokens = most_nodes = sys.maxsize
+    most_tokens = most_nodes = sys.maxsize
 
     def __init__(self, target: _Target, prompts: Sequence[Sequence[int]]) -> None:
         self._target = target

@@ -114,6 +114,7 @@ class Batch:
     rows: list[Row] = field(default_factory=list)
     _session: Session | None = None
     _times: PassTimes = field(default_factory=PassTimes)
+    _nodes: int = 0  # draft nodes of the last pass
     _pauses: bool = False  # whether the next pass is made without drafts, to learn what it costs
 
     def add(self, rows: list[Row]) -> None:
@@ -143,8 +144,8 @@ class Batch:
         rows, reading = self.rows, None
         count = sum([len(row.uncached) for row in rows])
         is_first = count > len(rows) or self._times.passes == rows[0].meter.before.passes
-        if count > session.piece:
-            rows, reading, count = self._in_pieces(session.piece)
+        if count + self._nodes > session.most_tokens:
+            rows, reading, count = self._in_pieces(session.most_tokens - min(self._nodes, session.most_tokens // 4))
         fills_prefixes = any([row.model_state is not None for row in rows])
         if fills_prefixes:
             reuse.check_state(rows, target)
@@ -201,7 +202,7 @@ class Batch:
         if is_first and fills_prefixes:
             reuse.store(rows, session, target)
         marks = PassMarks(started, drafted, launched, bookkept, sampled, verified, clock())
-        nodes = sum([len(tree.tokens) for tree in trees])
+        self._nodes = nodes = sum([len(tree.tokens) for tree in trees])
         seconds = self._record(marks, count + nodes, is_first=is_first, is_done=scores.logits.is_cpu)
         if fitted is not None and budget is not None:
             cost = fitted.cost

@@ -42,13 +42,8 @@ class Session(Protocol):
         ...
 
     @property
-    def piece(self) -> int:
-        """Uncached tokens that a pass should have at most, so that rows that are decoded do not wait for prompts."""
-        ...
-
-    @property
     def most_tokens(self) -> int:
-        """Tokens that such a pass should have at most, draft nodes included."""
+        """Tokens that a pass should have at most, so that rows that are decoded do not wait long for prompts."""
         ...
 
     @property
@@ -67,9 +62,9 @@ class Session(Protocol):
         """Logits after each row's uncached tokens and after each node of its tree, in one target pass.
 
         These are rows 0 .. B - 1 of the session; others, which are behind them, take no part in the pass (where
-        `piece` is limited). `uncached` [B] holds tokens that are not cached yet, at least one per row: the prompt in
-        the first calls (prefill and the first tree share a pass), later the last accepted token (the root). The scores
-        are valid until the next `score`. More tokens than the prefill chunk are cached in several passes.
+        `most_tokens` is limited). `uncached` [B] holds tokens that are not cached yet, at least one per row: the prompt
+        in the first calls (prefill and the first tree share a pass), later the last accepted token (the root). The
+        scores are valid until the next `score`. More tokens than the prefill chunk are cached in several passes.
         """
         ...
 

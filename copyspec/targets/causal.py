@@ -125,7 +125,7 @@ class TreeSession(ABC):
     runner = "eager"
     is_settled = True
     computes = None
-    piece = most_tokens = sys.maxsize
+    most_tokens = sys.maxsize
     keeps_prefixes = False
     """Whether a row's keys and values depend on its tokens and their positions alone, so that `PrefixCache` may hold
     them."""

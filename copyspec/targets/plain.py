@@ -75,7 +75,7 @@ class PlainSession:
     runner = "eager"
     is_settled = True
     computes = None
-    piece = most_tokens = sys.maxsize
+    most_tokens = sys.maxsize
     most_nodes = sys.maxsize
 
     def __init__(self, target: PlainTarget, prompt: Sequence[int]) -> None:

@@ -22,7 +22,7 @@ class RowSessions:
     runner = "eager"
     is_settled = True
     computes = None
-    piece = most_tokens = sys.maxsize
+    most_tokens = sys.maxsize
 
     def __init__(
         self, make: Callable[[Sequence[int], int], Session], prompts: Sequence[Sequence[int]], new_tokens: int = 0

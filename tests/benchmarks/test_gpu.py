@@ -83,11 +83,11 @@ def test_too_few_prompts_for_a_simulated_batch_are_told(tmp_path: Path, capsys: 
     with gzip.open(tmp_path / "t.jsonl.gz", "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(row | {"id": f"set-{i}", "group": str(i)}) + "\n" for i in range(3))
     given = [str(tmp_path / "t.jsonl.gz"), "--tokenizer", str(tmp_path / "t.json"), "--tasks", "gec", "--calls", "1"]
-    assert simulation.main([*given, "--batch", "2", "--json", str(tmp_path / "found.json")]) == 0
+    assert simulation.main([*given, "--batch", "2", "--prompts", "3", "--json", str(tmp_path / "found.json")]) == 0
     assert set(json.loads((tmp_path / "found.json").read_text())["found"]) == set(simulation.MODELS)
     with pytest.raises(SystemExit):
-        simulation.main([*given, "--batch", "4"])
-    assert "4 prompts are wanted, and there are 3: raise --rows" in capsys.readouterr().err
+        simulation.main([*given, "--batch", "2"])
+    assert "6 prompts are wanted, and there are 3: raise --rows" in capsys.readouterr().err
 
 
 def test_everything_says_that_there_is_no_gpu(

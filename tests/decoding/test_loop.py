@@ -404,3 +404,28 @@ def test_margins_show_the_token_and_its_runner_up() -> None:
     request = Request([5, 6], 1, SamplingOptions())
     (step,) = decode(target, [request], DecodeSettings(keep_margins=True))
     assert step[0].margins[0].score == logits.max()
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 12)), min_size=1, max_size=7),
+    st.integers(1, 4),
+    st.integers(6, 30),
+    st.integers(0, 99),
+    st.sampled_from([SamplingOptions(), SamplingOptions(temperature=1.0, seed=3, repetition_penalty=1.2)]),
+)
+def test_prompts_are_read_in_pieces_beside_other_rows(
+    sizes: list[tuple[int, int]], batch: int, most: int, seed: int, sampling: SamplingOptions
+) -> None:
+    """A pass has no more tokens than its session wants, and the outputs are those without a limit."""
+    rng = random.Random(seed)
+    requests = [Request([rng.randrange(VOCAB) for _ in range(length)], count, sampling) for length, count in sizes]
+    expected = [plain(FakeTarget(VOCAB), request) for request in requests]
+    for row, (request, outcome) in enumerate(zip(requests, expected, strict=True)):
+        with_script(request, outcome.tokens, 0.7, row)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(FakeSession, "most_tokens", max(most, batch + 1))
+        patched.setattr(FakeSession, "computes", staticmethod(lambda tokens: tokens))
+        found = run(FakeTarget(VOCAB), requests, batch_size=batch, max_nodes=3, adaptive=True)
+    assert_equal(found, expected)
+    for outcome in found:
+        assert outcome.stats is not None and outcome.stats.num_output_tokens == len(outcome.tokens)

@@ -23,14 +23,43 @@ class PassInputs(NamedTuple):
     ordered: bool = False  # see `layout.Shape`
 
 
+def own_slots(work: PassInputs, places: int) -> torch.Tensor:
+    """The slot of each token's row that each place of the pool is, [T, S]; negative: none."""
+    rows, pages = work.table.shape
+    numbers = torch.arange(pages, device=work.table.device).expand(rows, -1)
+    none = torch.full((rows, places // PAGE), -1, dtype=torch.long, device=work.table.device)
+    of_pages = none.scatter(1, work.table, numbers)[work.fields[ROW]]
+    return (of_pages.unsqueeze(2) * PAGE + torch.arange(PAGE, device=work.table.device)).flatten(1)
+
+
+def seen(work: PassInputs, slots: torch.Tensor) -> torch.Tensor:
+    """Whether each token sees these slots of its row, [T, S]."""
+    fields = work.fields
+    tree = fields[TREE].unsqueeze(1)
+    visible = (slots <= fields[POSITION].unsqueeze(1)) & (slots < tree)
+    node = slots - tree
+    for index, word in enumerate(fields[FIELDS:]):
+        bit = node - index * WORD if index else node
+        # A shift beyond the word's bits yields its sign, which is 0.
+        on_path = (word.unsqueeze(1) >> bit.clamp(0, WORD)) & 1
+        visible = visible | ((on_path != 0) & (bit >= 0))
+    return visible & (slots >= 0)
+
+
+def key_positions(work: PassInputs, slots: torch.Tensor) -> torch.Tensor:
+    """The position of the token at each place, [1, S]: its slot, except for the tokens of this pass. Places of rows
+    that take no part in it have any."""
+    return slots.amax(0).clamp(min=0).index_copy(0, work.fields[PLACE], work.fields[POSITION]).unsqueeze(0)
+
+
 def additive_masks(
-    work: PassInputs, visible: torch.Tensor, facts: ModelFacts
+    work: PassInputs, slots: torch.Tensor, visible: torch.Tensor, facts: ModelFacts
 ) -> torch.Tensor | dict[str, torch.Tensor]:
     """Additive masks [1, 1, T, S] over all places of the pool (`ModelFacts.additive`): one, or a dict by kind of
-    attention. `visible` [T, S]: what each token sees."""
+    attention. `slots` and `visible` [T, S]: `own_slots`, and those that are seen."""
     if facts.kinds == ("full_attention",):
         return facts.additive(visible[None, None])
-    positions, keys, masks = work.fields[POSITION].unsqueeze(1), key_positions(work, visible.shape[1]), {}
+    positions, keys, masks = work.fields[POSITION].unsqueeze(1), key_positions(work, slots), {}
     for kind in facts.kinds:
         of_kind = visible
         if kind == "sliding_attention" and facts.window is not None:
@@ -39,27 +68,6 @@ def additive_masks(
             of_kind = visible & (positions // facts.chunk == keys // facts.chunk)
         masks[kind] = facts.additive(of_kind[None, None])
     return masks if len(masks) > 1 else masks[facts.kinds[0]]
-
-
-def seen(work: PassInputs, slots: int) -> torch.Tensor:
-    """The places of the pool that each token sees, [T, S]."""
-    fields = work.fields
-    own = _slots_of_places(work, slots)[fields[ROW]]  # the slot of its row that each place is, negative: none
-    tree = fields[TREE].unsqueeze(1)
-    visible = (own <= fields[POSITION].unsqueeze(1)) & (own < tree)
-    node = own - tree
-    for index, word in enumerate(fields[FIELDS:]):
-        bit = node - index * WORD if index else node
-        # A shift beyond the word's bits yields its sign, which is 0.
-        on_path = (word.unsqueeze(1) >> bit.clamp(0, WORD)) & 1
-        visible = visible | ((on_path != 0) & (bit >= 0))
-    return visible & (own >= 0)
-
-
-def key_positions(work: PassInputs, slots: int) -> torch.Tensor:
-    """The position of the token at each place, [1, S]: its slot, except for the tokens of this pass."""
-    positions = _slots_of_places(work, slots).amax(0).clamp(min=0)
-    return positions.index_copy(0, work.fields[PLACE], work.fields[POSITION]).unsqueeze(0)
 
 
 def places_in_order(work: PassInputs) -> torch.Tensor:
@@ -71,12 +79,3 @@ def places_in_order(work: PassInputs) -> torch.Tensor:
     slots = torch.where(slots < tree, slots, tree + fields[FIELDS:].T.gather(1, step))
     pages = work.table[fields[ROW]].gather(1, slots // PAGE)
     return pages * PAGE + slots % PAGE
-
-
-def _slots_of_places(work: PassInputs, slots: int) -> torch.Tensor:
-    """The slot of each row that each place is, [R, S]; negative: none."""
-    rows, pages = work.table.shape
-    numbers = torch.arange(pages, device=work.table.device).expand(rows, -1)
-    none = torch.full((rows, slots // PAGE), -1, dtype=torch.long, device=work.table.device)
-    of_pages = none.scatter(1, work.table, numbers)
-    return (of_pages.unsqueeze(2) * PAGE + torch.arange(PAGE, device=work.table.device)).flatten(1)

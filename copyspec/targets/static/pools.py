@@ -131,10 +131,12 @@ class PagePool:
         return self.size.pages - len(self._pages)
 
     def tell(self, number: int, pages: Sequence[int], first: int = 0) -> None:
-        """Put a row's pages, from index `first` on, into the table on the device."""
-        new = torch.tensor(pages[first:], dtype=torch.long, device="cpu")
+        """Put a row's pages, from index `first` on, into the table on the device. From 0 on, what the row had before is
+        dropped: no page may be in a row's table twice."""
+        rest = [] if first else [0] * (self.size.pages - len(pages))
+        new = torch.tensor([*pages[first:], *rest], dtype=torch.long, device="cpu")
         device = self.table.device
-        self.table[number, first : len(pages)] = new.to(device, non_blocking=device.type == "cuda")
+        self.table[number, first : first + len(new)] = new.to(device, non_blocking=device.type == "cuda")
 
     def take_over(self, other: PagePool) -> None:
         """Take over all pages and rows of a smaller pool, whose sessions go on here."""

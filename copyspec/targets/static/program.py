@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.static.buffers import KeyValues, StaticCache, move
 from copyspec.targets.static.layout import PLACE, POSITION, TOKEN, Shape
-from copyspec.targets.static.masks_on_device import PassInputs, additive_masks, key_positions, seen
+from copyspec.targets.static.masks_on_device import PassInputs, additive_masks, key_positions, own_slots, seen
 from copyspec.targets.static.tree_attention import attending, markers
 from copyspec.targets.static.triton_kernels import kernels_run
 
@@ -81,24 +81,24 @@ class StaticProgram:
             broken.index_fill_(0, fields[PLACE], 0)
         tokens, positions = fields[TOKEN : TOKEN + 1], fields[POSITION : POSITION + 1]
         with ExitStack() as contexts:
-            visible = None if broken is None else seen(work, cache.width)
-            if visible is None or self._tree_attention:
+            slots = visible = None
+            if broken is not None or self._facts.positions != "argument":
+                slots = own_slots(work, cache.width)
+                visible = seen(work, slots)
+            if slots is None or visible is None or self._tree_attention:
                 contexts.enter_context(attending(work))
                 masks = markers(work, self._facts)
             else:
-                masks = additive_masks(work, visible, self._facts)
-            if self._facts.positions != "argument":
-                contexts.enter_context(self._positioned(positions, work))
+                masks = additive_masks(work, slots, visible, self._facts)
+            if slots is not None and self._facts.positions != "argument":
+                keys = key_positions(work, slots)
+                contexts.enter_context(positions_from_outside(self._model, self._facts.positions, positions, keys))
             chosen = wanted if shape.scored < shape.tokens else None
             logits = self._enter(tokens, positions, masks, cache, work, chosen)
         if broken is None or visible is None:
             return logits
         is_broken = (visible & broken).any(1)
         return logits.masked_fill((is_broken if chosen is None else is_broken[chosen]).unsqueeze(1), torch.nan)
-
-    def _positioned(self, positions: torch.Tensor, work: PassInputs) -> AbstractContextManager[None]:
-        keys = key_positions(work, self._cache.width)
-        return positions_from_outside(self._model, self._facts.positions, positions, keys)
 
 
 def enter_causal(model: PreTrainedModel, facts: ModelFacts) -> EnterModel:

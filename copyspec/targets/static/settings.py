@@ -14,9 +14,6 @@ SCORED = 64
 READ = SIZES[-1]
 """Tokens of a pass that reads prompts: rows that are decoded meanwhile wait for no more."""
 
-PIECE = SIZES[-2]
-"""Those that such a pass has beside draft nodes."""
-
 PAGE = 64
 """Slots of a page, the unit in which rows hold keys and values."""
 

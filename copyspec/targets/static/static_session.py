@@ -28,7 +28,6 @@ from copyspec.targets.static.settings import (
     EXACT_TOKENS,
     MAX_RESERVED,
     PAGE,
-    PIECE,
     READ,
     SCORED,
     size_of,
@@ -94,7 +93,7 @@ class SessionHost(Protocol):
 class StaticSession:
     """The rows of one batch in one pool."""
 
-    most_nodes, most_tokens = sys.maxsize, READ
+    most_nodes = sys.maxsize
 
     def __init__(self, target: SessionHost, prompts: Sequence[Sequence[int]], new_tokens: int) -> None:
         self._target, self._exact = target, target.options.exact
@@ -118,8 +117,8 @@ class StaticSession:
         return "static" if self._pool is None else self._pool.runner.name
 
     @property
-    def piece(self) -> int:
-        return sys.maxsize if self._exact else PIECE
+    def most_tokens(self) -> int:
+        return sys.maxsize if self._exact else READ
 
     def computes(self, tokens: int) -> int:
         return -(-tokens // EXACT_TOKENS) * EXACT_TOKENS if self._exact else size_of(tokens)

@@ -19,7 +19,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from copyspec.targets.static.layout import POSITION
-from copyspec.targets.static.masks_on_device import PassInputs, key_positions, places_in_order, seen
+from copyspec.targets.static.masks_on_device import PassInputs, key_positions, own_slots, places_in_order, seen
 from copyspec.targets.static.triton_kernels import kernels_run
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ def attend_in_torch(
         of_keys, of_values = keys[0, :, index], values[0, :, index]  # [Hkv, T, n, D]
         scores = (grouped.transpose(1, 2) @ of_keys.transpose(2, 3)).transpose(1, 2)  # [Hkv, group, T, n]
     else:
-        sees, positions = seen(work, places), key_positions(work, places)
+        slots = own_slots(work, places)
+        sees, positions = seen(work, slots), key_positions(work, slots)
         scores = grouped @ keys[0].unsqueeze(1).transpose(2, 3)
     scores = scores.to(torch.promote_types(query.dtype, torch.float32)) * scale
     if window:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import random
 from weakref import ref
 
 import pytest
 import torch
 
 from copyspec.options import StaticOptions
+from copyspec.targets import wrap
 from copyspec.targets.static import running
 from copyspec.targets.static.buffers import KeyValues
 from copyspec.targets.static.pools import PagePool
@@ -18,6 +20,7 @@ from copyspec.tree import EMPTY
 from tests.helpers import models
 from tests.helpers.static import GRAPHS, expected, opened, scored, static_target
 from tests.helpers.tiny import tiny_engine
+from tests.helpers.trees import Rows
 
 
 @pytest.mark.parametrize("is_unloaded", [True, False], ids=["unloaded", "dropped"])
@@ -217,3 +220,19 @@ def test_pages_are_not_shared_before_they_are_read() -> None:
     torch.testing.assert_close(scores[3][0], alone, atol=5e-5, rtol=1e-4)
     assert session._rows[3].pages[:12] == session._rows[1].pages[:12]  # type: ignore[attr-defined]
     session.close()
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "bloom", "t5"])
+def test_pages_and_rows_that_others_have_had_are_like_new(name: str) -> None:
+    """In any order, in one session after the other: where pages were, in a table or in masks, is forgotten."""
+    model, draw = models.tiny(name), random.Random(2)
+    target = wrap(model, static=StaticOptions(use="always"))
+    for seed in range(4):
+        rows = Rows(model, target, [draw.randint(1, 200) for _ in range(draw.randint(1, 4))], seed=seed)
+        for _ in range(4):
+            assert rows.step((0, 5)) < 2e-5
+            count = len(rows.sequences)
+            rows.select(draw.sample(range(count), draw.randint(1, count)))
+            rows.add([draw.randint(1, 150) for _ in range(draw.randint(1, 3))], seed=10 * seed)
+        assert rows.step((3,)) < 2e-5
+        rows.session.close()

@@ -151,7 +151,7 @@ def test_a_number_of_the_host_in_the_program_shows(monkeypatch: pytest.MonkeyPat
     """Negative control: a program that reads a length on the host replays the length of its capture."""
     from copyspec.targets.static import program
 
-    def baked(work: program.PassInputs, slots: int) -> torch.Tensor:
+    def baked(work: program.PassInputs, slots: torch.Tensor) -> torch.Tensor:
         first = work.fields[POSITION].numpy().tolist()[0]  # not an operator, so that a graph does not record it
         fields = work.fields.clone()
         fields[POSITION] += first - fields[POSITION, 0]
