@@ -10,6 +10,7 @@ gives; what a template rejects there must be a ChatError here, or a system messa
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import re
 import sys
@@ -31,6 +32,15 @@ _WORDS = (
     "Rome", "a b", "é€漢😀", "two\nlines", "  spaced  ", "say \"so\"", "it's", "a < b | c", "{x: [1, 2]}", "\\n", "<b>", "5",
     "\t", "# Title\n\n- one\n", "null", "",
 )  # fmt: skip
+_OF_TRANSFORMERS = {
+    "messages",
+    "tools",
+    "bos_token",
+    "eos_token",
+    "add_generation_prompt",
+    "raise_exception",
+    "strftime_now",
+}
 _VALUES: tuple[object, ...] = (True, False, "low", "high", 3, ["a"])
 _CALLED = {
     "type": "function",
@@ -41,9 +51,9 @@ _CALLED = {
             "type": "object",
             "properties": {
                 "place": {"type": "string", "description": "Its name"},
-                "days": {"type": "integer"},
-                "unit": {"type": "string", "enum": ["km", "mi"]},
-                "tags": {"type": "array", "items": {"type": "string"}},
+                "days": {"type": "integer", "description": "How many"},
+                "unit": {"type": "string", "description": "Of lengths", "enum": ["km", "mi"]},
+                "tags": {"type": "array", "description": "Its kinds", "items": {"type": "string"}},
             },
             "required": ["place"],
         },
@@ -95,7 +105,7 @@ def drawn(template: str, rng: random.Random) -> Chat:
         messages.append(message)
     if rng.random() < 0.8:
         messages.pop()  # else it is continued
-    names = sorted(names_read(template) - {"messages", "tools", "bos_token", "eos_token", "add_generation_prompt"})
+    names = sorted(names_read(template) - _OF_TRANSFORMERS)
     variables = {name: rng.choice(_VALUES) for name in names if rng.random() < 0.2}
     return Chat(messages, TOOLS[: rng.choice((0, 0, 1, 2))] if "tools" in template else [], variables)
 
@@ -112,14 +122,9 @@ def _content(rng: random.Random) -> object:
 
 def _call(rng: random.Random, number: int) -> dict[str, object]:
     arguments: dict[str, object] = {"place": _text(rng), "days": rng.randint(-1, 9), "tags": [_text(rng)]}
-    return {
-        "type": "function",
-        "id": f"id{number:07}",
-        "function": {
-            "name": rng.choice(("look_up", "stop_now")),
-            "arguments": {name: arguments[name] for name in arguments if rng.random() < 0.7},
-        },
-    }
+    some = {name: arguments[name] for name in arguments if rng.random() < 0.7}
+    function = {"name": rng.choice(("look_up", "stop_now")), "arguments": rng.choice((some, some, json.dumps(some)))}
+    return {"type": "function", "id": f"id{number:07}", "function": function}
 
 
 def compare(codec: Codec, chat: Chat) -> str:

@@ -261,7 +261,18 @@ UNCHANGED = [
     "나머지 코드는 동일",
     "باقي الكود كما هو",
 ]
-COMMENTS = ["# {}", "// {}", "/* {} */", "<!-- {} -->", "-- {}", "% {}", ";; {}", "{{/* {} */}}", "{{# {} #}}", "// [{}]"]
+COMMENTS = [
+    "# {}",
+    "// {}",
+    "/* {} */",
+    "<!-- {} -->",
+    "-- {}",
+    "% {}",
+    ";; {}",
+    "{{/* {} */}}",
+    "{{# {} #}}",
+    "// [{}]",
+]
 
 
 @pytest.mark.parametrize("said", UNCHANGED)
@@ -269,7 +280,9 @@ def test_a_comment_that_takes_the_place_of_one_line_is_refused(said: str) -> Non
     rng = random.Random(said)
     for name, source in SOURCES.items():
         lines = source.split("\n")
-        for at in rng.sample([at for at, line in enumerate(lines) if at and line.strip(" `~") and not _is_comment(line)], 4):
+        for at in rng.sample(
+            [at for at, line in enumerate(lines) if at and line.strip(" `~") and not _is_comment(line)], 4
+        ):
             mark = rng.choice(["", "    "]) + rng.choice(COMMENTS).format(said)
             got = version("\n".join([*lines[:at], mark, *lines[at + 1 :]]), source, "Change the boats.")
             assert isinstance(got, Refusal), (name, lines[at], mark)
