@@ -29,8 +29,8 @@ from copyspec.text.templates import names_read
 
 _TAG = re.compile(r"<[|｜]?/?[\w:▁ -]{2,40}[|｜]?>|\[/?[A-Z_]{3,20}\]|<\|[\w/]+\|>|<[a-z_]+_of_turn>")
 _WORDS = (
-    "Rome", "a b", "é€漢😀", "two\nlines", "  spaced  ", "say \"so\"", "it's", "a < b | c", "{x: [1, 2]}", "\\n", "<b>", "5",
-    "\t", "# Title\n\n- one\n", "null", "",
+    "Rome", "a b", "é€漢😀", "two\nlines", "  spaced  ", "say \"so\"", "it's", "a < b | c", "{x: [1, 2]}", "\\n", "<b>",
+    "5", "\t", "# Title\n\n- one\n", "null", "",
 )  # fmt: skip
 _OF_TRANSFORMERS = {
     "messages",
@@ -70,13 +70,14 @@ class Chat(NamedTuple):
     variables: dict[str, object]
 
 
-def tokenizer_of(template: str, rng: random.Random) -> PreTrainedTokenizerFast:
+def tokenizer_of(template: str, rng: random.Random) -> Any:
     """A byte-level tokenizer with the template's tags as tokens, some of them special, one in ten text alone."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(BPE({sign: number for number, sign in enumerate(["<s>", "</s>", *alphabet])}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", pad_token="</s>")
+    make: Any = PreTrainedTokenizerFast
+    tokenizer = make(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", pad_token="</s>")
     for tag in sorted(set(_TAG.findall(template)) - {"<s>", "</s>"}):
         if rng.random() < 0.9:
             tokenizer.add_tokens([AddedToken(tag, special=rng.random() < 0.6, normalized=False)])

@@ -300,15 +300,18 @@ _INLINE = re.compile(rf"(?:\#|//|/\*|<!--|--|;|%)\s*{_DOTS}", re.IGNORECASE)
 _WORDED = re.compile(
     r"\b(?:(?:the )?(?:rest|remainder|remaining|other|existing|previous|original|unchanged|same) "
     r"(?:of\b|(?:\w+ )?(?:code|file|functions?|methods?|class(?:es)?|lines?|text|content|document|sections?|"
-    r"implementations?|parts?|imports?|paragraphs?|items?|entries|rows?|fields?|logic|body|as|remains?|stays?|unchanged|"
-    r"here|omitted))|(?:stays?|remains?|is|are|kept|left|keep) (?:the same|unchanged|as (?:is|before|it (?:was|is))|as-is)|"
-    r"same as (?:before|above|previous|original|in)|as (?:before|above|in the original)|unchanged|unmodified|not shown|"
-    r"omitted|no changes?(?: here| below| needed)?|truncated|abbreviated|snip(?:ped)?|skipped|(?:code|file|text) "
-    r"continues|continues? (?:here|below|as|unchanged)|etc|and so on|(?:no further|nothing else) (?:was )?changed?s?|"
-    r"your (?:\w+ )?code)\b|\b(?:restlich|übrig|unverändert|bleibt|inchangé|identique|ne change|sin cambios|no cambia|"
-    r"resto del?\b|reste d[ue]\b|invariat|inalterad|sem altera|ongewijzigd|oförändra|uændre|uendre|ennallaan|"
-    r"bez zm[iě]|beze zm|változatlan|neschimbat|değişme|aynı|không (?:thay )?đổi|tetap sama|без (?:изменений|змін)|"
-    r"остальн|не меня|αμετάβλητ|παραμέν)|不[变變]|其余|其餘|原样|原樣|省略|同じ|変更な|동일|변경 없|ללא שינוי|كما هو|बाकी",
+    r"implementations?|parts?|imports?|paragraphs?|items?|entries|rows?|fields?|logic|body|as|remains?|stays?|"
+    r"unchanged|here|omitted))|(?:stays?|remains?|is|are|kept|left|keep) "
+    r"(?:the same|unchanged|as (?:is|before|it (?:was|is))|as-is)|same as (?:before|above|previous|original|in)|"
+    r"as (?:before|above|in the original)|unchanged|unmodified|not shown|omitted|no changes?(?: here| below| needed)?|"
+    r"truncated|abbreviated|snip(?:ped)?|skipped|(?:code|file|text) continues|"
+    r"continues? (?:here|below|as|unchanged)|etc|and so on|(?:no further|nothing else) (?:changes?|was changed)|"
+    r"your (?:\w+ )?code)\b|"
+    r"\b(?:restlich|übrig|unverändert|bleibt|inchangé|identique|ne change|sin cambios|no cambia|resto del?\b|"
+    r"reste d[ue]\b|invariat|inalterad|sem altera|ongewijzigd|oförändra|uændre|uendre|ennallaan|bez zm[iě]|beze zm|"
+    r"változatlan|neschimbat|değişme|aynı|không (?:thay )?đổi|tetap sama|без (?:изменений|змін)|остальн|не меня|"
+    r"αμετάβλητ|παραμέν)|"
+    r"不[变變]|其余|其餘|原样|原樣|省略|同じ|変更な|동일|변경 없|ללא שינוי|كما هو|बाकी",
     re.IGNORECASE,
 )
 _MARKED = re.compile(rf"\s*(?:{_COMMENT}|[\[({{<])", re.IGNORECASE)

@@ -45,7 +45,8 @@ _GLM = (
     "<arg_value>{{ v if v is string else v | tojson }}</arg_value>\n{% endfor %}</tool_call>"
 )
 _MINIMAX = (
-    '{% if loop.first %}\n<m:tool_call>{% endif %}\n<invoke name="{{ f.name }}">{% for k, v in f.arguments.items() %}\n'
+    '{% if loop.first %}\n<m:tool_call>{% endif %}\n<invoke name="{{ f.name }}">{% for k, v in '
+    "f.arguments.items() %}\n"
     '<parameter name="{{ k }}">{{ v if v is string else v | tojson }}</parameter>{% endfor %}\n</invoke>'
     "{% if loop.last %}\n</m:tool_call>{% endif %}"
 )
@@ -109,14 +110,17 @@ HARMONY = Family(
 
 _TRIM = "{{ m.content | trim }}"
 CHATS = {
-    "llama 3": "{{ bos_token }}{% if tools %}{% set called = tools | tojson(indent=4) %}{% endif %}{% for m in messages %}"
+    "llama 3": "{{ bos_token }}{% if tools %}{% set called = tools | tojson(indent=4) %}{% endif %}{% for m in "
+    "messages %}"
     "<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{% if loop.first and called %}Cutting: {{ date_string }}\n"
-    "{{ called }}\n\n{% endif %}{% if m.tool_calls %}{% if m.tool_calls|length != 1 %}{{ raise_exception('one call') }}"
+    "{{ called }}\n\n{% endif %}{% if m.tool_calls %}{% if m.tool_calls|length != 1 %}{{ raise_exception('one "
+    "call') }}"
     '{% endif %}{"name": "{{ m.tool_calls[0].function.name }}", "parameters": {{ m.tool_calls[0].function.arguments | '
     "tojson }}}{% elif m.content is string %}" + _TRIM + "{% else %}{% for part in m.content %}{{ part.text | trim }}"
     "{% endfor %}{% endif %}<|eot_id|>{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant"
     "<|end_header_id|>\n\n{% endif %}",
-    "mistral instruct": "{{ bos_token }}{% if messages[0].role == 'system' %}{% set system = messages[0].content + '\n\n' %}"
+    "mistral instruct": "{{ bos_token }}{% if messages[0].role == 'system' %}{% set system = "
+    "messages[0].content + '\n\n' %}"
     "{% set rest = messages[1:] %}{% else %}{% set rest = messages %}{% endif %}{% for m in rest %}"
     "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
     "{% if m.role == 'user' %}[INST] {{ system ~ m.content if loop.last and system else m.content }} [/INST]"
@@ -126,23 +130,29 @@ CHATS = {
     + _TRIM
     + "<end_of_turn>"
     "\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}",
-    "command-r": "{{ bos_token }}{% for m in messages %}<|START_OF_TURN_TOKEN|>{{ {'user': '<|USER_TOKEN|>', 'system': "
+    "command-r": "{{ bos_token }}{% for m in messages %}<|START_OF_TURN_TOKEN|>{{ {'user': '<|USER_TOKEN|>', "
+    "'system': "
     "'<|SYSTEM_TOKEN|>', 'assistant': '<|CHATBOT_TOKEN|>'}[m.role] }}{{ m.content.strip() }}<|END_OF_TURN_TOKEN|>"
     "{% endfor %}{% if documents %}{{ documents }}{% endif %}{% if add_generation_prompt %}<|START_OF_TURN_TOKEN|>"
     "<|CHATBOT_TOKEN|>{% endif %}",
     "phi": "{% for m in messages %}{{ '<|' + m.role + '|>' + '\n' + m.content + '<|end|>' + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}",
-    "deepseek r1": "{{ bos_token }}{% set ns = namespace(is_tool=false) %}{% for m in messages %}{% if m.role == 'user' %}"
+    "deepseek r1": "{{ bos_token }}{% set ns = namespace(is_tool=false) %}{% for m in messages %}{% if m.role "
+    "== 'user' %}"
     "<｜User｜>{{ m.content }}{% elif m.role == 'assistant' %}{% set text = m.content.split('</think>')[-1] %}"
-    "<｜Assistant｜>{% for c in m.tool_calls or [] %}<｜tool▁call▁begin｜>{{ c.function.name }}\n{{ c.function.arguments "
-    "| tojson }}<｜tool▁call▁end｜>{% endfor %}{{ text }}<｜end▁of▁sentence｜>{% else %}{% set ns.is_tool = true %}"
+    "<｜Assistant｜>{% for c in m.tool_calls or [] %}<｜tool▁call▁begin｜>{{ c.function.name }}\n"
+    "{{ c.function.arguments | tojson }}<｜tool▁call▁end｜>{% endfor %}{{ text }}"
+    "<｜end▁of▁sentence｜>{% else %}{% set ns.is_tool = true %}"
     "{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt and not ns.is_tool %}<｜Assistant｜>"
     "{{ '<think>\n' if thinking }}{% endif %}",
     "qwen 3": "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n"
-    "{% endif %}{% set ns = namespace(last=messages|length - 1) %}{% for m in messages[::-1] %}{% set i = messages|length "
+    "{% endif %}{% set ns = namespace(last=messages|length - 1) %}{% for m in messages[::-1] %}{% set i = "
+    "messages|length "
     "- 1 - loop.index0 %}{% if m.role == 'user' and m.content is string %}{% set ns.last = i %}{% endif %}{% endfor %}"
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.index0 > ns.last %}<think>\n"
-    "{{ (m.reasoning_content or '').strip('\n') }}\n</think>\n\n{% endif %}{{ m.content | string | replace('\t', ' ') }}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.index0 > ns.last "
+    "%}<think>\n"
+    "{{ (m.reasoning_content or '').strip('\n') }}\n</think>\n\n{% endif %}{{ m.content | string | "
+    "replace('\t', ' ') }}"
     "{% for c in m.tool_calls or [] %}\n<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is defined and not "
     "enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}",
