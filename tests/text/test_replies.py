@@ -150,7 +150,7 @@ def test_calls_that_the_template_writes_are_read_back(name: str) -> None:
     """Random calls, one or several, with text before them or a thought, whole and in pieces."""
     drawn = random.Random(name)
     reply = reply_of(name)
-    for _ in range(100):
+    for _ in range(250):  # more than 500 calls
         calls = [("look_up", drawn_arguments(drawn)) for _ in range(drawn.randint(1, 3))]
         if name != "python" and drawn.random() < 0.3:
             calls.append(("stop.now", {}))
