@@ -67,6 +67,17 @@ _KEYED = (
     '{% if loop.first %}<|tools_prefix|>[{% endif %}{"{{ f.name }}": {{ f.arguments | tojson }}}'
     "{{ ', ' if not loop.last else ']<|tools_suffix|>' }}"
 )
+_MACRO = (
+    "{% macro bare(v) %}{% if v is string %}<|\"|>{{ v }}<|\"|>{% elif v is mapping %}{{ '{' }}{% for k, x in "
+    "v.items() %}"
+    "{{ k }}:{{ bare(x) }}{{ ',' if not loop.last }}{% endfor %}{{ '}' }}{% elif v is iterable %}[{% for x in v %}"
+    "{{ bare(x) }}{{ ',' if not loop.last }}{% endfor %}]{% else %}{{ v | tojson }}{% endif %}{% endmacro %}"
+)
+_BARE = "<|tool_call>call:{{ f.name }}{{ bare(f.arguments) }}<tool_call|>"
+_BY_ID = (
+    "{% if loop.first %}<|section_begin|>{% endif %}<|call_begin|>{{ c.id }}<|argument|>{{ f.arguments | tojson }}"
+    "<|call_end|>{% if loop.last %}<|section_end|>{% endif %}"
+)
 _CHATML = ("<|im_start|>", "<|im_end|>")
 
 FAMILIES = {
@@ -91,6 +102,12 @@ FAMILIES = {
         chatml(_KIMI, _THOUGHT),
         (*_CHATML, "<|section_begin|>", "<|call_begin|>", "<|argument|>", "<|call_end|>", "<|section_end|>"),
     ),
+    "gemma": Family(_MACRO + chatml(_BARE), (*_CHATML, "<|tool_call>", "<tool_call|>", '<|"|>')),
+    "kimi-ids": Family(
+        chatml(_BY_ID, _THOUGHT),
+        (*_CHATML, "<|section_begin|>", "<|call_begin|>", "<|argument|>", "<|call_end|>", "<|section_end|>"),
+    ),
+    "aya": Family(chatml(_CODER.replace("<parameter={{ k }}>\n", "<parameter={{ k }}>")), _CHATML),
     "mistral": Family(chatml(_LIST), (*_CHATML, "[TOOL_CALLS]")),
     "mistral-named": Family(
         chatml("[TOOL_CALLS]{{ f.name }}[CALL_ID]{{ c.id }}[ARGS]{{ f.arguments | tojson }}"),
@@ -125,7 +142,7 @@ CHATS = {
     "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
     "{% if m.role == 'user' %}[INST] {{ system ~ m.content if loop.last and system else m.content }} [/INST]"
     "{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}",
-    "gemma": "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "gemma 2": "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     "{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
     + _TRIM
     + "<end_of_turn>"
