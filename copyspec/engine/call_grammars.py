@@ -122,7 +122,7 @@ def _thought(reply: Reply, tokens: Tokens, is_call: bool) -> tuple[str, str]:
     symbol, rules = tokens.up_to("thought", thoughts.closing)
     if reply.is_thinking:
         return f"{symbol} SPACE", rules
-    return f"({tokens.symbol(thoughts.opening)} {symbol} SPACE)?", rules
+    return f"({tokens.written(thoughts.opening)} {symbol} SPACE)?", rules
 
 
 def call_grammar(

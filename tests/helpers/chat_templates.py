@@ -102,7 +102,10 @@ FAMILIES = {
         chatml(_KIMI, _THOUGHT),
         (*_CHATML, "<|section_begin|>", "<|call_begin|>", "<|argument|>", "<|call_end|>", "<|section_end|>"),
     ),
-    "gemma": Family(_MACRO + chatml(_BARE), (*_CHATML, "<|tool_call>", "<tool_call|>", '<|"|>')),
+    "gemma": Family(
+        _MACRO + chatml(_BARE) + "{# <channel|> #}",
+        (*_CHATML, "<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>"),
+    ),
     "kimi-ids": Family(
         chatml(_BY_ID, _THOUGHT),
         (*_CHATML, "<|section_begin|>", "<|call_begin|>", "<|argument|>", "<|call_end|>", "<|section_end|>"),

@@ -149,7 +149,7 @@ def in_pieces(reply: Reply, text: str, drawn: random.Random) -> Parts:
 def test_the_syntax_is_learned_from_the_template(name: str) -> None:
     learned = reply_of(name).format
     assert type(learned.calls) is SYNTAXES[name]
-    assert (learned.thoughts is not None) == (name in THINKING)
+    assert (learned.thoughts is not None) == (name in [*THINKING, "gemma"])
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
@@ -259,6 +259,21 @@ def test_tags_of_thoughts(pair: tuple[str, str], is_special: bool) -> None:
         if is_special:
             text = text.replace(opening, marked(opening)).replace(closing, marked(closing))
         assert reply.read(text) == Parts("Hm.", "Yes.")
+
+
+@pytest.mark.parametrize("special", [(), ("<|channel>", "<channel|>")])
+def test_a_thought_in_a_channel(special: tuple[str, ...]) -> None:
+    """Whose name is text, whatever its tags are: rendered, and cut out of earlier turns."""
+    thought = "{% if m.reasoning_content %}<|channel>thought\n{{ m.reasoning_content }}\n<channel|>{% endif %}"
+    for template in (chatml("", thought), chatml("") + "{# <channel|> #}"):
+        family = FAMILIES["hermes"]._replace(template=template, special=special)
+        reply = Codec(tokenizer_of(family)).encode_chat(USER).reply
+        assert reply is not None
+        text = "<|channel>thought\nHm, a <b>.\n<channel|>Yes: <c>."
+        for tag in special:
+            text = text.replace(tag, marked(tag))
+        for parts in (reply.read(text), in_pieces(reply, text, random.Random(1))):
+            assert parts == Parts("Hm, a <b>.", "Yes: <c>.")
 
 
 def test_thoughts_of_templates_that_have_none_are_text() -> None:

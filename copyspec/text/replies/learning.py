@@ -36,6 +36,7 @@ PAIRS = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|begin_of_thought|>", "<|end_of_thought|>"),
     ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ("<|channel>thought", "<channel|>"),
 )
 """Tags around thoughts, for templates that cut them out of earlier turns, and so never render one."""
 
