@@ -23,9 +23,9 @@ import torch
 
 import copyspec
 from benchmarks.real.cases import Case, case_of
-from benchmarks.reporting import INPUTS, command_line, conditions, resumed, write_json
 from benchmarks.transcripts import Transcript, read_transcripts
 from copyspec import literature
+from kit.reporting import INPUTS, command_line, conditions, resumed, write_json
 
 GROUPS: dict[str, tuple[str, str]] = {
     "conversation": ("chat", "mtbench"),

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from benchmarks.reporting import INPUTS, read_rows
 from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
 from copyspec.sources import Source
 from copyspec.text.block_tokens import break_tokens, encode_block
 from copyspec.text.blocks import find_blocks
+from kit.reporting import INPUTS, read_rows
 
 EDIT_TASKS = frozenset({"gec", "gec_document", "code_edit"})
 """Tasks whose first reference is the text being edited. In other tasks, all references are ordinary ones."""

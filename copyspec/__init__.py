@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from copyspec.lazy import attach
+from copyspec.common.lazy import attach
 
 if TYPE_CHECKING:
     from copyspec.api import agenerate as agenerate, compare as compare, configure as configure, generate as generate
@@ -15,43 +15,21 @@ if TYPE_CHECKING:
     from copyspec.client.sending import ServerError as ServerError
     from copyspec.drafters.base import Drafter as Drafter, ScoredDraft as ScoredDraft
     from copyspec.drafters.custom import DraftContext as DraftContext
-    from copyspec.engine.call import Call as Call, CancelledCallError as CancelledCallError
+    from copyspec.engine.running.call import Call as Call, CancelledCallError as CancelledCallError
     from copyspec.engine.engine import Engine as Engine
-    from copyspec.engine.inputs import Input as Input, PromptTooLongError as PromptTooLongError
-    from copyspec.engine.output_cache import OutputCache as OutputCache
+    from copyspec.engine.asking.inputs import Input as Input, PromptTooLongError as PromptTooLongError
+    from copyspec.engine.drafting.output_cache import OutputCache as OutputCache
     from copyspec.engine.results import Chunk as Chunk, Comparison as Comparison, Difference as Difference
     from copyspec.engine.results import Place as Place, Result as Result, Span as Span, Stats as Stats
-    from copyspec.engine.scheduler import QueueFullError as QueueFullError
+    from copyspec.engine.running.scheduler import QueueFullError as QueueFullError
     from copyspec.integrations.transformers.hf import hf as hf
     from copyspec.literature.lookahead import Jacobi as Jacobi, Lookahead as Lookahead
     from copyspec.models.loading import LoadError as LoadError
-    from copyspec.static_options import StaticOptions as StaticOptions
+    from copyspec.options import StaticOptions as StaticOptions
     from copyspec.targets.base import UnsupportedModelError as UnsupportedModelError
     from copyspec.tree import DraftTree as DraftTree
 else:
-    __getattr__, __dir__, __all__ = attach(
-        __name__,
-        {
-            "copyspec.api": "agenerate compare configure generate load references unload",
-            "copyspec.budget": "Budget",
-            "copyspec.client.remote": "Remote remote",
-            "copyspec.client.sending": "ServerError",
-            "copyspec.drafters.base": "Drafter ScoredDraft",
-            "copyspec.drafters.custom": "DraftContext",
-            "copyspec.engine.call": "Call CancelledCallError",
-            "copyspec.engine.engine": "Engine",
-            "copyspec.engine.inputs": "Input PromptTooLongError",
-            "copyspec.engine.output_cache": "OutputCache",
-            "copyspec.engine.results": "Chunk Comparison Difference Place Result Span Stats",
-            "copyspec.engine.scheduler": "QueueFullError",
-            "copyspec.integrations.transformers.hf": "hf",
-            "copyspec.literature.lookahead": "Jacobi Lookahead",
-            "copyspec.models.loading": "LoadError",
-            "copyspec.static_options": "StaticOptions",
-            "copyspec.targets.base": "UnsupportedModelError",
-            "copyspec.tree": "DraftTree",
-        },
-    )
+    __getattr__, __dir__, __all__ = attach(__name__)
 
 
 __version__ = "0.1.0"

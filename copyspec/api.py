@@ -12,18 +12,19 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
-from copyspec import forks
-from copyspec.checks import check_count, check_flag, shown
-from copyspec.engine import aio, language
+from copyspec.common import forks
+from copyspec.common.checks import check_count, check_flag, shown
+from copyspec.engine import aio
 from copyspec.engine.aio import AsyncChunks
-from copyspec.engine.call import Call
-from copyspec.engine.call_options import check_options
+from copyspec.engine.asking.call_options import check_options
+from copyspec.engine.asking.inputs import ManyPrompts, OnePrompt, parse_prompts, references
+from copyspec.engine.asking.keywords import GenerateOptions
+from copyspec.engine.asking.unknown import reject_unknown
 from copyspec.engine.comparison import compare_jobs
 from copyspec.engine.engine import Engine
-from copyspec.engine.inputs import parse_prompts, references
-from copyspec.engine.keywords import GenerateOptions
+from copyspec.engine.logits import language
 from copyspec.engine.results import Chunk, Comparison, Result
-from copyspec.engine.unknown import reject_unknown
+from copyspec.engine.running.call import Call
 from copyspec.models.aliases import ALIASES
 from copyspec.models.errors import expanded, first_line, load_errors
 from copyspec.models.loading import (
@@ -39,7 +40,7 @@ from copyspec.models.loading import (
     resolve_name,
 )
 from copyspec.models.resolve import is_adapter
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets.base import UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import Unpack
 
-    from copyspec.engine.inputs import ManyPrompts, OnePrompt
 
 __all__ = ["agenerate", "compare", "configure", "generate", "load", "references", "unload"]
 

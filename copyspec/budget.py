@@ -6,6 +6,7 @@ carries no draft nodes and is the unit of cost; a "first" pass reads the prompts
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,8 +88,7 @@ class Budget:
     is_guessed: bool = False
     """Whether no plain pass like it was measured, so that costs are relative to a guess."""
     shared: Sequence[float] = ()
-    """The costs of a pass with 0, 1, ... draft nodes of all rows together; empty where passes are padded, so that
-    `costs` are those of nodes in the widest tree."""
+    """The costs of a pass with 0, 1, ... draft nodes of all rows together."""
     plain: int = 1  # tokens of a plain pass, padding included
     chain: bool = False
     """Whether the draft must be one chain of up to `max_nodes` tokens, for targets and engines without tree support."""
@@ -124,9 +124,6 @@ class CostModel:
         self.clock = clock
         self._slope = slope
         self._curve = _Curve(slope)
-        self._padded: dict[int, _Curve] = {}
-        """Of padded passes, by the tokens of a plain one: rows then cost more than their tokens, even if they are many,
-        and their drafts are chosen by width."""
         self._per_token = 0.0
         """Seconds per token in a first pass; 0 before one was measured."""
         self._least_per_token: float | None = None
@@ -143,13 +140,13 @@ class CostModel:
         """Whether a draft was made. The very first loads code and data, which on a GPU takes as long as several plain
         passes: it is not charged, or the first call would hardly draft."""
         self._ratio: float | None = None
-        self._unlearned: list[tuple[_Curve, int, float]] = []  # tokens, seconds of passes not learned from yet
+        self._unlearned: list[tuple[int, float]] = []  # tokens, seconds of passes not learned from yet
 
-    def observe(self, tokens: int, seconds: float, plain: int = 0) -> bool:
-        """Record that a pass computed so many tokens in `seconds`. `plain`: those of a plain pass, if passes are
-        padded. Returns whether what it costs was known from earlier ones, and not a guess."""
-        curve = self._padded.setdefault(plain, _Curve(self._slope)) if plain else self._curve
-        self._unlearned.append((curve, tokens, seconds))
+    def observe(self, tokens: int, seconds: float) -> bool:
+        """Record that a pass computed so many tokens in `seconds`, padding included. Returns whether what it costs was
+        known from earlier ones, and not a guess."""
+        curve = self._curve
+        self._unlearned.append((tokens, seconds))
         if curve.is_empty or len(self._unlearned) == MAX_UNLEARNED:
             self.learn()  # a first measurement replaces a guess
         return curve.weights.get(KNOTS[min(bisect_left(KNOTS, tokens), len(KNOTS) - 1)], 0.0) >= ESTABLISHED
@@ -158,7 +155,8 @@ class CostModel:
         """Learn from the passes that `observe` recorded. While rows draft, decoding calls this during each pass,
         so that no device waits for it: the costs of a pass lag behind by one measurement."""
         unlearned, self._unlearned = self._unlearned, []
-        for curve, tokens, seconds in unlearned:
+        curve = self._curve
+        for tokens, seconds in unlearned:
             is_first = curve.is_empty
             self._ratio = curve.observe(tokens, seconds)
             if is_first:
@@ -178,27 +176,28 @@ class CostModel:
             # The fastest pass counts most: longer prompts take more time per token, and nodes are appended last.
             self._per_token = 0.5 * (min(before, measured) + measured) if before else measured
             # The fixed cost is that of a plain pass; the first of all passes takes longer, while a device warms up.
-            curves = [self._curve, *self._padded.values()]
-            call = max([curve.single for curve in curves])
-            if before and call:
-                beyond = max(0.0, seconds - call) / tokens
+            if before and self._curve.single:
+                beyond = max(0.0, seconds - self._curve.single) / tokens
                 least = self._least_per_token
                 self._least_per_token = beyond if least is None else 0.5 * (min(least, beyond) + beyond)
-            for curve in curves:
-                curve.assume(self._slope, self._per_token, self._least_per_token)
+            self._curve.assume(self._slope, self._per_token, self._least_per_token)
 
     def budget(
         self,
         rows: int,
         max_nodes: int,
-        padded: Callable[[int], int | None] | None = None,
+        computes: Callable[[int], int] | None = None,
         *,
         adaptive: bool = True,
         is_first: bool = False,
+        uncached: int = 0,
+        most_tokens: int = sys.maxsize,
     ) -> Budget:
         """Return the budget of each row in a pass of `rows` rows; `adaptive=False` allows max_nodes at any cost.
 
-        `padded`: the tokens that a pass computes whose largest tree has so many nodes; None: those that it is given.
+        `computes`: the tokens that a pass over so many computes, padding included; None: no others. Such passes over
+        prompts cost what others do: `uncached` are the tokens without drafts, if they are more than the rows, and with
+        drafts they have no more than `most_tokens`, so that rows do not wait for them long.
         `is_first`: the pass reads the prompts, and a node is one more prompt token. Its cost is bounded by the mean
         time per token of such passes (an overestimate, as it includes their fixed cost) and by the cost of a node in a
         later pass.
@@ -207,45 +206,47 @@ class CostModel:
             return Budget(max_nodes)
         if len(self._unlearned) > 1:  # of passes without drafts
             self.learn()
-        curve = self._curve
-        nodes, shared = range(max_nodes + 1), list[float]()
-        computed = [] if padded is None else [tokens for n in nodes if (tokens := padded(n)) is not None]
-        plain, most = (computed[0], computed[-1]) if computed else (rows, rows * (1 + max_nodes))
-        if computed:
-            # Rare numbers of rows run in the programs of more rows.
-            measured = [size for size, each in self._padded.items() if size >= plain and not each.is_empty]
-            larger = min(measured, default=plain) // plain
-            curve = self._padded.get(larger * plain, curve)
-            computed, plain, most = [larger * tokens for tokens in computed], larger * plain, larger * most
-        times = curve.up_to(most)
-        scale = 1.0 / times[plain]
-        if computed:
-            costs = [max(1.0, scale * times[tokens]) for tokens in computed]
+        curve, plain = self._curve, max(rows, uncached) if computes is not None else rows
+        most = plain + rows * max_nodes
+        if computes is not None:
+            most = min(most, max(most_tokens, computes(plain)))
+        times = curve.up_to(most if computes is None else computes(most))
+        shared = list[float]()
+        if computes is None:
+            scale = 1.0 / times[plain]
+            shared = [max(1.0, scale * time) for time in times[plain : most + 1]]
         else:
-            costs = shared = [max(1.0, scale * time) for time in times[rows : most + 1]]
-            if rows > 1:
-                crowd = min((CROWD - 1) * rows, most - rows)
-                price = max(0.0, PRICE * (shared[min(crowd + rows, most - rows)] - shared[crowd]))
-                costs = [1.0 + price * n for n in nodes]
-        seconds = 0.0 if curve.is_empty else curve.pace * times[plain]
-        if is_first and self._per_token and seconds and max_nodes:
-            known = shared or costs
-            slope = min(self._per_token * (1 if shared else rows) / seconds, (known[-1] - 1.0) / (len(known) - 1))
-            bounded = [1.0 + slope * n for n in range(len(known))]
-            costs, shared = (bounded if rows == 1 or not shared else costs), bounded if shared else []
-        is_guessed = not curve.is_empty and KNOTS[min(bisect_left(KNOTS, plain), len(KNOTS) - 1)] not in curve.weights
-        return Budget(max_nodes, costs, seconds / rows, is_guessed, shared, plain)
+            size, scale = plain, 1.0 / times[computes(plain)]
+            while size <= most:  # passes up to the same size cost the same
+                size, before = computes(size), size
+                shared += [max(1.0, scale * times[size])] * (min(size, most) + 1 - before)
+                size += 1
+        costs, max_nodes = shared, min(max_nodes, most - plain)
+        if rows > 1:
+            crowd = 0 if computes is not None else min((CROWD - 1) * rows, most - plain)
+            last = min(crowd + rows, most - plain) if computes is None else min(CROWD * rows, most - plain)
+            price = PRICE * rows * (shared[last] - shared[crowd]) / max(last - crowd, rows)
+            costs = [1.0 + max(0.0, price) * n for n in range(max_nodes + 1)]
+        seconds = 0.0 if curve.is_empty else curve.pace / scale
+        if is_first and computes is None and self._per_token and seconds and max_nodes:
+            slope = min(self._per_token / seconds, (shared[-1] - 1.0) / (len(shared) - 1))
+            shared = [1.0 + slope * n for n in range(len(shared))]
+            costs = shared if rows == 1 else costs
+        measured = plain if computes is None else computes(plain)
+        is_guessed = (
+            not curve.is_empty and KNOTS[min(bisect_left(KNOTS, measured), len(KNOTS) - 1)] not in curve.weights
+        )
+        return Budget(max_nodes, costs, seconds / rows, is_guessed, shared, measured)
 
-    def seconds(self, plain: int, *, is_padded: bool = False) -> float:
+    def seconds(self, plain: int) -> float:
         """Seconds of a plain pass over so many tokens, as learned so far; 0 before anything was."""
         self.learn()
-        curve = self._padded.get(plain, self._curve) if is_padded else self._curve
+        curve = self._curve
         return 0.0 if curve.is_empty else curve.pace * curve.up_to(plain)[plain]
 
-    def measured(self, plain: int, *, is_padded: bool = False) -> Mapping[int, float]:
+    def measured(self, plain: int) -> Mapping[int, float]:
         """Seconds of a pass of the same rows, as learned so far, by the numbers of tokens that were measured."""
-        curve = self._padded.get(plain, self._curve) if is_padded else self._curve
-        return {tokens: seconds for tokens, seconds in curve.measured().items() if tokens >= plain}
+        return {tokens: seconds for tokens, seconds in self._curve.measured().items() if tokens >= plain}
 
     def finish(self, saved_passes: float, first_draft: tuple[float, bool] | None = None) -> None:
         """Record that a row has ended for which drafting saved `saved_passes` plain passes (negative: cost them).

@@ -1,8 +1,8 @@
 """Sources: the token sequences that drafts are copied from.
 
 A text to copy from has four forms on its way through a call:
-- `Reference` (engine/spans.py): as the caller gave it, text or token ids; of kind `reference` or `earlier`;
-- `NamedSource` (engine/spans.py): encoded, with the name that spans show; `edit`, `prompt` or the reference's kind;
+- `Reference` (engine/results/spans.py): as the caller gave it, text or token ids; of kind `reference` or `earlier`;
+- `NamedSource` (in the same file): encoded, with the name that spans show; `edit`, `prompt` or the reference's kind;
 - `Source` (below): for drafters, which know no names; one of SourceKind;
 - `SourceText` (views/provenance.py): text again, for the views; the named source's kind, or `output`.
 """
@@ -20,7 +20,7 @@ OUTPUT = -1
 
 FORK = -2
 """Marker in a block's tokens: here the output may continue as the block does, or end with one of `Source.ends` (no
-relation to forks.py)."""
+relation to common/common/forks.py)."""
 
 EVEN_ODDS = 12
 """The bucket of odds 1; the odds double from one bucket to the next (`Source.starts`)."""

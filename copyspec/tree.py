@@ -9,14 +9,14 @@ from itertools import chain
 from operator import index, lt
 from typing import NamedTuple
 
-from copyspec.checks import brief
+from copyspec.common.checks import brief
 
 try:
     import copyspec._trees as _trees
 except ImportError:  # the source is native/trees.c
     _trees = None  # type: ignore[assignment]
 
-VERSION = 5
+VERSION = 6
 """Version of `_trees` that fits this module; one compiled from an older source is not used."""
 
 COMPILED = _trees if _trees is not None and _trees.VERSION == VERSION else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "copyspec" / "engine" / "call_options.py"
+SOURCE = ROOT / "copyspec" / "engine" / "asking" / "call_options.py"
 
 HEADER = '''"""The keyword options of one call, besides prompt and references, as types for type checkers.
 
@@ -20,14 +20,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from copyspec.engine.datastores import TokenStore
-from copyspec.engine.output_cache import OutputCache
+from copyspec.engine.drafting.datastores import TokenStore
+from copyspec.engine.drafting.output_cache import OutputCache
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
     from copyspec.drafters.custom import OwnDrafter
-    from copyspec.engine.draft_models import DraftChoice
+    from copyspec.engine.drafting.draft_models import DraftChoice
     from copyspec.verification.rule import Rule
 
     DrafterName = Literal["auto", "copy", "model", "none"]
@@ -63,7 +63,7 @@ def options() -> list[Option]:
 
 
 def keywords() -> str:
-    """Format the module `copyspec.engine.keywords`. Every option also accepts None, which stands for the default."""
+    """Format `copyspec.engine.asking.keywords`. Every option also accepts None, which stands for the default."""
     lines = []
     for each in options():
         annotation = each.annotation.replace("'", '"')

@@ -1,7 +1,7 @@
 """Writes the generated parts of the documentation.
 
 These are help texts in docs/cli.md, the table of options in docs/api.md and their types in
-copyspec/engine/keywords.py, measured tables in README.md, docs/replay.md and docs/concepts.md, and figures.
+copyspec/engine/asking/keywords.py, measured tables in README.md, docs/replay.md and docs/concepts.md, and figures.
 
 python -m docs.update            writes everything that is out of date
 python -m docs.update --check    exit status 1 if something is out of date
@@ -53,7 +53,7 @@ def show(names, command):
     print(json.dumps([" ".join(["copyspec", *names]), shown.getvalue()]))
     for name, below in getattr(command, "commands", {}).items():
         show([*names, name], below)
-show([], typer.main.get_command(app))
+show([], typer.main.get_command(app()))
 """
 
 
@@ -84,8 +84,9 @@ def measured() -> str:
     for path in sorted(RESULTS.glob("gec-files*.json")):
         rows += _file_rows(json.loads(path.read_text(encoding="utf-8")))
     head = [
-        "| model, text | precision | tokens per pass | over `generate` | over prompt lookup | over plain | equal |",
-        "|---|---|--:|--:|--:|--:|---|",
+        "| model, text | precision | tokens per pass | by copying: over plain "
+        "| by faster layers: plain over `generate` | both: over `generate` | over prompt lookup | equal |",
+        "|---|---|--:|--:|--:|--:|--:|---|",
     ]
     commands = sorted({f"`{re.sub(r' --json .*', '', report['command'])}`" for report in reports})
     first = reports[0]
@@ -125,10 +126,16 @@ def _real_section(report: dict[str, Any]) -> tuple[list[str], str]:
     for task in dict.fromkeys(run["task"] for run in report["runs"]):
         runs = [run for run in report["runs"] if run["task"] == task]
         found = figures(runs, ("generate", "lookup", "plain"))
-        over = [f"{found[f'over {name}{suffix}']:.2f}x" for name in ("generate", "lookup", "plain")]
+        over = _speedups(*(found[f"over {name}{suffix}"] for name in ("generate", "lookup", "plain")))
         cells = [f"{report['model']}, {task.replace('_', ' ')}", _precision(report), f"{found['tokens a pass']:.1f}"]
         rows.append(f"| {' | '.join([*cells, *over, equal(runs)])} |")
     return rows, f"{report['dtype']}: {threads}, {processor}, {repeats}"
+
+
+def _speedups(generate: float | None, lookup: float | None, plain: float) -> list[str]:
+    """Return the cells of the four speedups: by copying, by layers, by both, over prompt lookup."""
+    layers = None if generate is None else generate / plain
+    return ["" if each is None else f"{each:.2f}x" for each in (plain, layers, generate, lookup)]
 
 
 def _rows(report: dict[str, object]) -> list[str]:
@@ -140,10 +147,7 @@ def _rows(report: dict[str, object]) -> list[str]:
         if METHOD not in figures:
             continue
         own = figures[METHOD]
-        over = [
-            f"{own['speedup'][name]:.2f}x" if name in own["speedup"] else ""
-            for name in ("hf", "hf-prompt-lookup", "plain")
-        ]
+        over = _speedups(*(own["speedup"].get(name) for name in ("hf", "hf-prompt-lookup", "plain")))
         name = f"bundled, {'random tokens: nothing to copy' if one['name'] == 'uncopyable' else one['name']}"
         rows.append(
             f"| {name} | {report['dtype']} | {own['mean_acceptance_length']:.1f} "
@@ -158,13 +162,10 @@ def _file_rows(report: dict[str, Any]) -> list[str]:
     model = "bundled" if report["model"] == "default" else report["model"]
     for kind, found in report["inputs"].items():
         own = found["copied"]
-        over = {
-            name: f"{found[name]['cpu_seconds'] / own['cpu_seconds']:.2f}x" for name in ("plain", "hf") if name in found
-        }
+        over = {name: found[name]["cpu_seconds"] / own["cpu_seconds"] for name in ("plain", "hf") if name in found}
         equal = "yes" if not own["differing"] else f"{found['texts'] - own['differing']} of {found['texts']}"
-        rows.append(
-            f"| {model}, file: {kind} | {_precision(report)} | | {over.get('hf', '')} | | {over['plain']} | {equal} |"
-        )
+        cells = [_precision(report), "", *_speedups(over.get("hf"), None, over["plain"]), equal]
+        rows.append(f"| {model}, file: {kind} | {' | '.join(cells)} |")
     return rows
 
 
@@ -220,7 +221,7 @@ PARTS = (
     ("README.md", "measured", measured),
 )
 FIGURES = {**figures.FILES, "run.svg": recording.picture}
-KEYWORDS = ROOT / "copyspec" / "engine" / "keywords.py"
+KEYWORDS = ROOT / "copyspec" / "engine" / "asking" / "keywords.py"
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from copyspec.lazy import attach
+from copyspec.common.lazy import attach
 
 if TYPE_CHECKING:
     from .documents import Edit as Edit, Format as Format, FormatError as FormatError
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from .documents import Segment as Segment
     from .editing.atomic_file import AtomicFile as AtomicFile
     from .editing.correctors import Corrector as Corrector, FunctionCorrector as FunctionCorrector
-    from .editing.correctors import LateCorrector as LateCorrector, ModelOptions as ModelOptions, Outcome as Outcome
+    from .editing.correctors import LateCorrector as LateCorrector, Outcome as Outcome
     from .editing.decisions import Decided as Decided, read_decisions as read_decisions
     from .editing.files import correct_files as correct_files, FileJob as FileJob, FileOptions as FileOptions
     from .editing.files import FileReport as FileReport, journal_path as journal_path, Listener as Listener
     from .editing.gec import Correction as Correction, correction_prompt as correction_prompt
     from .editing.gec import GECPipeline as GECPipeline
-    from .editing.instructed import decoded_text as decoded_text, Edited as Edited, EditOptions as EditOptions
+    from .editing.instructed import decoded_text as decoded_text, Edited as Edited
     from .editing.instructed import EditPipeline as EditPipeline
     from .editing.journal import fingerprint as fingerprint, JournalError as JournalError
     from .editing.model_corrector import ModelCorrector as ModelCorrector
@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from .edits.render import base_of_diff as base_of_diff, colored_diff as colored_diff, EditRows as EditRows
     from .edits.render import inline_diff as inline_diff, path_in_diff as path_in_diff, unified_diff as unified_diff
     from .extracting.readers import DOCUMENT_READERS as DOCUMENT_READERS
-    from .formats import DocxFormat as DocxFormat, format_of as format_of, FormatOptions as FormatOptions
+    from .formats import DocxFormat as DocxFormat, format_of as format_of
     from .formats import FORMATS as FORMATS, OpenDocumentFormat as OpenDocumentFormat
     from .formats.m2 import annotated as annotated
-    from .guards.guards import GuardOptions as GuardOptions
+    from .options import EditOptions as EditOptions, FormatOptions as FormatOptions, GuardOptions as GuardOptions
+    from .options import ModelOptions as ModelOptions
     from .models import answers_plain_text as answers_plain_text
     from .rag.answering import AnswerChunk as AnswerChunk, DocumentAnswer as DocumentAnswer
     from .rag.answering import DocumentAnswers as DocumentAnswers
@@ -52,39 +53,4 @@ if TYPE_CHECKING:
     from .rag.quoting import answer as answer, best_passage as best_passage, content_words as content_words
     from .rag.quoting import Quote as Quote, quote_prompt as quote_prompt
 else:
-    __getattr__, __dir__, __all__ = attach(
-        __name__,
-        {
-            ".extracting.readers": "DOCUMENT_READERS",
-            ".rag.answering": "AnswerChunk DocumentAnswer DocumentAnswers",
-            ".rag.citing": "Citation citations",
-            ".editing.correctors": "Corrector FunctionCorrector LateCorrector ModelOptions Outcome",
-            ".editing.model_corrector": "ModelCorrector",
-            ".documents": "Edit Format FormatError FormatOptionError Part Refusal Segment",
-            ".edits.earlier": "EarlierCorrections",
-            ".editing.instructed": "Edited EditOptions EditPipeline decoded_text",
-            ".edits.diff": "apply shift",
-            ".editing.files": "FileJob FileOptions FileReport Listener correct_files journal_path",
-            ".formats": "DocxFormat FormatOptions OpenDocumentFormat format_of FORMATS",
-            ".formats.m2": "annotated",
-            ".editing.gec": "Correction GECPipeline correction_prompt",
-            ".guards.guards": "GuardOptions",
-            ".rag.iterative": "IterativeRAG RAGAnswer RAGStream ShownDocument",
-            ".editing.journal": "JournalError fingerprint",
-            ".editing.decisions": "Decided read_decisions",
-            ".rag.knn_datastore": "KNNDatastore",
-            ".rag.knn_lm": "KNNLM KNNAnswer KNNOptions",
-            ".models": "answers_plain_text",
-            ".editing.atomic_file": "AtomicFile",
-            ".editing.paths": "Skipped excluded_by expand is_excluded suffixes_of",
-            ".rag.quoting": "Quote answer best_passage content_words quote_prompt",
-            ".rag.options": "Speculation",
-            ".edits.redline": "Redline redline_html",
-            ".edits.render": "EditRows base_of_diff colored_diff inline_diff path_in_diff unified_diff",
-            ".editing.selection": "KINDS ChangedLines Kinds Marks Selection kind_of",
-            ".editing.runner": "Done Runner RunOptions Work",
-            ".editing.segmentation": "splitter",
-            ".editing.summary": "Summary",
-            ".editing.writable": "unwritable",
-        },
-    )
+    __getattr__, __dir__, __all__ = attach(__name__)

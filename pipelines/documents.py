@@ -107,11 +107,9 @@ class Format(Protocol):
 
         Raises FormatError if the file is not in this format.
         """
-        ...
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         """Return the bytes of `part` with `edits` applied: ascending, not overlapping, offsets in `part.text`."""
-        ...
 
 
 def model_text(text: str, segment: Segment) -> str:

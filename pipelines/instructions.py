@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from copyspec.checks import check_type
+from copyspec.common.checks import check_type
 
 INSTRUCTION = "Correct the grammar: {text}"
 """The instruction the bundled model was trained on; instruction-tuned models understand it too."""

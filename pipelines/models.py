@@ -11,13 +11,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import copyspec
-from copyspec.checks import check_type
 from copyspec.client.asking import Asking
 from copyspec.client.remote import Remote
-from copyspec.engine.call_options import check_options
-from copyspec.engine.inputs import Input, PromptTooLongError
+from copyspec.common.checks import check_type
+from copyspec.common.lockless import cached_property
+from copyspec.engine.asking.call_options import check_options
+from copyspec.engine.asking.inputs import Input, PromptTooLongError
 from copyspec.engine.results import Chunk, NoAnswer, Result
-from copyspec.lockless import cached_property
 from copyspec.models.aliases import ALIASES
 from copyspec.models.loading import BUNDLED, BUNDLED_LANGUAGES, DEFAULT, resolve_name
 from copyspec.models.own import is_bundled, own_alias, own_name
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from copyspec import Engine
-    from copyspec.engine.keywords import GenerateOptions
+    from copyspec.engine.asking.keywords import GenerateOptions
 
     from .language_model import Fluency, LanguageModel
 
@@ -137,7 +137,7 @@ def name_of(engine: Engine) -> str:
 def corrects_by_itself(name: str) -> bool:
     """Whether the draft model of that name writes full corrections by itself: copyspec's own, or an
     encoder-decoder."""
-    from copyspec.engine.draft_models import names_model
+    from copyspec.engine.drafting.draft_models import names_model
 
     if not names_model(name):
         return False

@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.checks import check_type
-from copyspec.forks import fork_safe
+from copyspec.common.checks import check_type
+from copyspec.common.forks import fork_safe
 
 Folder = str | os.PathLike[str]
 """A folder on disk."""
@@ -47,29 +47,23 @@ class Retriever(Protocol):
     @property
     def texts(self) -> Sequence[str]:
         """The texts; a hit's id is an index into them."""
-        ...
 
     def __len__(self) -> int: ...
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
         """Return at most `k` hits, best first; ties in the order of the texts. Raises ValueError for k < 1."""
-        ...
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
         """Return the results of `search` for each query; batched where that is faster."""
-        ...
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
         """Return the scores of the texts `ids`, the same as in a search. [len(ids)]"""
-        ...
 
     def add(self, texts: Sequence[str]) -> None:
         """Add texts; their ids continue from the last one."""
-        ...
 
     def save(self, folder: Folder) -> None:
         """Write the index into `folder`, which is created if missing (see `saving`)."""
-        ...
 
 
 def check_texts(texts: Sequence[str], name: str = "texts") -> list[str]:

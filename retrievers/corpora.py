@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from copyspec.fingerprints import tokenizer_fingerprint as tokenizer_fingerprint
+from copyspec.common.fingerprints import tokenizer_fingerprint as tokenizer_fingerprint
 from copyspec.models.loading import BUNDLED, MODEL_VARIABLE, identity
 
 from . import bm25, dense, files, hybrid
@@ -143,16 +143,7 @@ class Corpora:
         New corpora use Lucene's idf (bm25.Idf), which also works for few passages. `stamps`: of the files that the
         passages were read from, "" for a file that is gone; older passages of all these files are removed, except for
         files whose stamp is UNSTAMPED. Raises ValueError for an unknown language, or another than the corpus has."""
-
-        def made(texts: list[str], contexts: list[str]) -> _Indexed:
-            return _by_words(texts, contexts, language)
-
-        def read(index: files.Opened) -> _Indexed:
-            retriever = BM25Retriever.read(index)
-            _check_language(name, retriever, language)
-            return retriever
-
-        return self._add(_Addition(name, bm25.KIND, more, duplicates, stamps), made, read)
+        return self._add(_Addition(name, bm25.KIND, more, duplicates, stamps, language=language))
 
     def add_dense(
         self,
@@ -166,16 +157,7 @@ class Corpora:
     ) -> Corpus:
         """Add passages to a corpus that is searched by vectors: exactly, or by FAISS with these `options`. None: as the
         existing corpus, or exactly. Raises ValueError if an existing one has another kind of search."""
-
-        def made(texts: list[str], contexts: list[str]) -> _Indexed:
-            return _by_vectors(texts, contexts, encode, options)
-
-        def read(index: files.Opened) -> _Indexed:
-            retriever = DenseRetriever.read(index, encode)
-            _check_search(name, retriever, options)
-            return retriever
-
-        return self._add(_Addition(name, dense.KIND, more, duplicates, stamps), made, read)
+        return self._add(_Addition(name, dense.KIND, more, duplicates, stamps, encode, options))
 
     def add_hybrid(
         self,
@@ -190,21 +172,7 @@ class Corpora:
     ) -> Corpus:
         """Add passages to a corpus that is searched by words and by vectors, with both rankings fused. Raises
         ValueError as `add_bm25` and `add_dense` do."""
-
-        def made(texts: list[str], contexts: list[str]) -> _Indexed:
-            by_vectors = _by_vectors(texts, contexts, encode, options)
-            return HybridRetriever([_by_words(texts, contexts, language), by_vectors])
-
-        def read(index: files.Opened) -> _Indexed:
-            retriever = HybridRetriever.read(index, encode)
-            for part in retriever.retrievers:
-                if isinstance(part, BM25Retriever):
-                    _check_language(name, part, language)
-                elif isinstance(part, DenseRetriever):
-                    _check_search(name, part, options)
-            return retriever
-
-        return self._add(_Addition(name, hybrid.KIND, more, duplicates, stamps), made, read)
+        return self._add(_Addition(name, hybrid.KIND, more, duplicates, stamps, encode, options, language))
 
     def add_tokens(
         self,
@@ -244,18 +212,13 @@ class Corpora:
                 store.append_in(index, tokens(), beside=beside)
             return replace(self._corpus(name), skipped=skipped)
 
-    def _add(
-        self,
-        addition: _Addition,
-        made: Callable[[list[str], list[str]], _Indexed],
-        read: Callable[[files.Opened], _Indexed],
-    ) -> Corpus:
+    def _add(self, addition: _Addition) -> Corpus:
         path, before, retriever = self.path(addition.name), list[Passage](), None
         more, given, earlier = list(addition.more), addition.stamps or {}, dict[str, str]()
         with saving(path) as index:
             if index.is_there():
                 with files.opened(path, addition.kind) as held:  # another kind is an error that names both
-                    retriever = read(held)
+                    retriever = addition.read(held)
                     before, earlier = read_places(held, retriever.texts), read_stamps(held)
             replaced = {file for file, stamp in given.items() if stamp != UNSTAMPED}
             kept = [number for number, each in enumerate(before) if file_of(each, replaced) is None]
@@ -272,7 +235,7 @@ class Corpora:
             if retriever is None or new or len(kept) < len(before) or stamps != earlier:
                 texts, contexts = [passage.text for passage in new], [passage.context for passage in new]
                 if retriever is None:
-                    retriever = made(texts, contexts)
+                    retriever = addition.made(texts, contexts)
                 elif len(kept) < len(before):
                     numbers = {(each.text, each.context): number for number, each in enumerate(before)}
                     again = (numbers.get((each.text, each.context)) for each in new)
@@ -314,6 +277,46 @@ class _Addition:
     more: Iterable[Passage]
     duplicates: bool
     stamps: Mapping[str, str] | None
+    encode: Any = None  # for vectors
+    options: FaissOptions | Literal["exact"] | None = None
+    language: str | None = None
+
+    def made(self, texts: list[str], contexts: list[str]) -> _Indexed:
+        """A new retriever of these texts."""
+        parts: list[BM25Retriever | DenseRetriever] = []
+        if self.kind != dense.KIND:
+            split = splitter(self.language or DEFAULT_LANGUAGE)
+            parts.append(BM25Retriever(texts, split=split, idf="lucene", contexts=contexts))
+        if self.kind != bm25.KIND:
+            if isinstance(self.options, FaissOptions):
+                parts.append(FaissRetriever(texts, self.encode, options=self.options, contexts=contexts))
+            else:
+                parts.append(DenseRetriever(texts, self.encode, contexts=contexts))
+        return parts[0] if len(parts) == 1 else HybridRetriever(parts)
+
+    def read(self, index: files.Opened) -> _Indexed:
+        """The retriever of the corpus. Raises ValueError if it was made for another language or kind of search."""
+        retriever: _Indexed
+        if self.kind == bm25.KIND:
+            retriever = BM25Retriever.read(index)
+        else:
+            retriever = (DenseRetriever if self.kind == dense.KIND else HybridRetriever).read(index, self.encode)
+        for part in retriever.retrievers if isinstance(retriever, HybridRetriever) else (retriever,):
+            if isinstance(part, BM25Retriever):
+                self._check("language", splitter_name(part.split), self.language)
+            elif isinstance(part, DenseRetriever):
+                its = part.index.options.kind if isinstance(part.index, FaissIndex) else "exact"
+                self._check(
+                    "search", its, self.options.kind if isinstance(self.options, FaissOptions) else self.options
+                )
+        return retriever
+
+    def _check(self, what: str, its: str | None, wanted: str | None) -> None:
+        if wanted is not None and its is not None and wanted != its:
+            raise ValueError(
+                f"the corpus {self.name!r} has the {what} {its!r}, got {wanted!r}: name no other {what}, or add to a "
+                "corpus of another name"
+            )
 
 
 def _there(path: Path, fingerprint: str) -> tuple[Datastore, list[Passage]]:
@@ -341,39 +344,6 @@ def _rebuilt(retriever: _Indexed, wanted: Sequence[Passage], kept: Sequence[int 
         return retriever.rebuilt(texts, contexts, kept)
     parts = [_rebuilt(part, wanted, kept) for part in retriever.retrievers if isinstance(part, _Indexed)]
     return HybridRetriever(parts, depth=retriever.depth, weights=retriever.weights)
-
-
-def _check_language(name: str, held: BM25Retriever, language: str | None) -> None:
-    """Raise ValueError if a corpus was made for another language than is asked for."""
-    its = splitter_name(held.split)
-    if language is not None and its is not None and language != its:
-        raise ValueError(
-            f"the corpus {name!r} has the language {its!r}, got {language!r}: name no other language, or add to a "
-            "corpus of another name"
-        )
-
-
-def _check_search(name: str, held: DenseRetriever, options: FaissOptions | Literal["exact"] | None) -> None:
-    """Raise ValueError if a corpus has another kind of search than is asked for."""
-    its = held.index.options.kind if isinstance(held.index, FaissIndex) else "exact"
-    wanted = options.kind if isinstance(options, FaissOptions) else options
-    if wanted is not None and wanted != its:
-        raise ValueError(
-            f"the corpus {name!r} has the search {its!r}, got {wanted!r}: name no other search, or add to a corpus of "
-            "another name"
-        )
-
-
-def _by_words(texts: list[str], contexts: list[str], language: str | None) -> BM25Retriever:
-    return BM25Retriever(texts, split=splitter(language or DEFAULT_LANGUAGE), idf="lucene", contexts=contexts)
-
-
-def _by_vectors(
-    texts: list[str], contexts: list[str], encode: Encode, options: FaissOptions | Literal["exact"] | None
-) -> DenseRetriever:
-    if not isinstance(options, FaissOptions):
-        return DenseRetriever(texts, encode, contexts=contexts)
-    return FaissRetriever(texts, encode, options=options, contexts=contexts)
 
 
 def _unseen(more: Sequence[Passage], before: Sequence[Passage]) -> tuple[list[Passage], list[Passage]]:

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from copyspec.checks import check_type
+from copyspec.common.checks import check_type
 
 from . import files
 from .base import ADDING, DEFAULT_K, Folder, Hit, check_k, check_query, check_texts, in_context

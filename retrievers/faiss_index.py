@@ -14,7 +14,7 @@ from typing import Literal, Protocol, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 
 from . import files
 from .base import best, check_ids, check_k

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from copyspec.filesystem import open_regular
-from copyspec.fingerprints import fingerprint
-from copyspec.json_strings import JSONStrings
+from copyspec.common.filesystem import open_regular
+from copyspec.common.fingerprints import fingerprint
+from copyspec.common.json_strings import JSONStrings
 
 from .base import Folder
 from .manifest import (

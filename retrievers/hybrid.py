@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.checks import check_number, check_retriever, check_type, plain_value
+from copyspec.common.checks import check_number, check_retriever, check_type, plain_value
 
 from . import bm25, dense, files
 from .base import ADDING, DEFAULT_K, Folder, Hit, Retriever, best, check_ids, check_k, check_query, check_texts

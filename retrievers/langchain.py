@@ -19,7 +19,7 @@ except ImportError as error:
 
 from pydantic import ConfigDict, Field, field_validator
 
-from copyspec.checks import brief, shown
+from copyspec.common.checks import brief, shown
 
 from . import files
 from .base import DEFAULT_K, Folder, Hit, Retriever, check_k

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from copyspec.filesystem import open_regular
-from copyspec.fingerprints import fingerprint
+from copyspec.common.filesystem import open_regular
+from copyspec.common.fingerprints import fingerprint
 
 FORMAT = "copyspec-index"
 VERSION = 2

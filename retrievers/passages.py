@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from copyspec.filesystem import read_input
+from copyspec.common.filesystem import read_input
 from copyspec.text.codec import encodable
 from copyspec.text.sentence_marks import CLOSING, CLOSING_UNSPACED, QUESTION_MARKS, SENTENCE_ENDS, UNSPACED_ENDS
 

@@ -21,7 +21,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.filesystem import NotRegularError, flush_folder, locked, open_regular, part_name, replacing
+from copyspec.common.filesystem import NotRegularError, flush_folder, locked, open_regular, part_name, replacing
 
 from .base import Folder
 from .manifest import (
@@ -50,7 +50,6 @@ class Written(Protocol):
 
     def write(self, index: Saving) -> None:
         """Write the retriever's files into `index`, and commit it with all that was written to it before."""
-        ...
 
 
 class Saving:

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 
 from .vectors import VectorIndex, Vectors, exact_scores, tolerance
 
@@ -27,11 +27,9 @@ class Shortlist(Protocol):
 
     def put(self, slots: Sequence[int], ids: Sequence[int]) -> None:
         """Put each text into its slot, replacing the text there. Slots are filled from 0 on, without gaps."""
-        ...
 
     def best(self, query: str) -> tuple[int, float]:
         """Return id and score of the best text; ties by lowest id. There must be at least one text."""
-        ...
 
 
 class Scored(Protocol):
@@ -39,7 +37,6 @@ class Scored(Protocol):
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
         """Return the scores of the texts `ids`. [len(ids)]"""
-        ...
 
 
 class TermWeights(Protocol):
@@ -47,7 +44,6 @@ class TermWeights(Protocol):
 
     def weights(self, word: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the word's weight in each of these texts. [len(ids)]"""
-        ...
 
 
 class ScoredShortlist:

@@ -39,19 +39,15 @@ class VectorIndex(Protocol):
 
     def add(self, vectors: ArrayLike) -> None:
         """Add vectors; their numbers continue from the last one. [n, dimension]"""
-        ...
 
     def search(self, queries: ArrayLike, k: int) -> list[Found]:
         """Return the `k` best vectors of each query. `queries`: [s, dimension]"""
-        ...
 
     def vectors(self, ids: Sequence[int]) -> Vectors:
         """Return the vectors with these numbers. [len(ids), dimension]"""
-        ...
 
     def write(self, index: Saving) -> Mapping[str, object]:
         """Write the index's files. Returns the facts for the manifest, which `read` needs."""
-        ...
 
 
 def checked(vectors: ArrayLike, dimension: int | None = None) -> Vectors:

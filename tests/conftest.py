@@ -56,7 +56,7 @@ def pytest_collection() -> None:
     """Set torch up where tests are collected. The process that only hands them to xdist's workers needs no torch."""
     import torch
 
-    from copyspec.engine import language
+    from copyspec.engine.logits import language
     from copyspec.targets.hooks.onednn import avoid_missing_tiles
 
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):  # pytest itself has followed them by now

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from copyspec.api import ModelKeywords
-from copyspec.engine.keywords import GenerateOptions
+from copyspec.engine.asking.keywords import GenerateOptions
 from copyspec.models.loading import BUNDLED
 from docs import execution, update
 
@@ -174,14 +174,14 @@ def test_the_measured_table_is_made_from_results(tmp_path: Path, monkeypatch: py
     kinds = {"essay": {"texts": 4, "copied": {"cpu_seconds": 1.0, "differing": 0}, "plain": {"cpu_seconds": 2.5}}}
     (tmp_path / "gec-files-a.json").write_text(json.dumps({"model": "default", "dtype": "bfloat16", "inputs": kinds}))
     table = update.measured()
-    assert "| bundled, file: essay | bfloat16 | |  | | 2.50x | yes |" in table
-    assert "| smollm2, code edit | float32, AVX2 | 3.0 | 3.00x | 2.00x | 2.50x | 1 of 1 |" in table
+    assert "| bundled, file: essay | bfloat16 |  | 2.50x |  |  |  | yes |" in table
+    assert "| smollm2, code edit | float32, AVX2 | 3.0 | 2.50x | 1.20x | 3.00x | 2.00x | 1 of 1 |" in table
     assert "float32: CPU time of one thread, Some, one repeat;\nfiles" in table
-    assert "| bundled, sentences | float32 | 7.4 | 5.12x |  | 4.40x | yes |" in table
+    assert "| bundled, sentences | float32 | 7.4 | 4.40x | 1.16x | 5.12x |  | yes |" in table
     assert "P, 2 cores; torch 1, transformers 2; 2026-01-01" in table
     (tmp_path / update.REAL).write_text(json.dumps({**real, "threads": 2}))
     table = update.measured()
-    assert "| smollm2, code edit | float32, AVX2 | 3.0 | 1.00x | 1.00x | 1.00x | 1 of 1 |" in table
+    assert "| smollm2, code edit | float32, AVX2 | 3.0 | 1.00x | 1.00x | 1.00x | 1.00x | 1 of 1 |" in table
     assert "float32: 2 threads, Some, one repeat;\nfiles" in table
     page = "a\n<!-- measured:begin -->\nold\n<!-- measured:end -->\nb\n"
     assert update.between(page, "measured", "") == "a\n<!-- measured:begin -->\n<!-- measured:end -->\nb\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import copyspec
-from copyspec.engine.keywords import GenerateOptions
+from copyspec.engine.asking.keywords import GenerateOptions
 from copyspec.models.loading import BUNDLED
 from docs.site import charts, figures, hooks, links, reference
 

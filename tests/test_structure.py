@@ -14,20 +14,9 @@ ROOT = Path(__file__).parent.parent
 
 # From the lowest layer to the highest; a module may import from lower layers. "" is the package's `__init__`.
 FLOORS = (
-    {"checks", "growing_ids", "lazy", "lockless", "sequences"},
-    {
-        "budget",
-        "control_groups",
-        "filesystem",
-        "fingerprints",
-        "forks",
-        "json_strings",
-        "sources",
-        "static_options",
-        "tree",
-    },
-    {"building"},
-    {"options", "targets", "text"},
+    {"common"},
+    {"budget", "options", "sources", "tree"},
+    {"targets", "text"},
     {"models"},
     {"verification", "views"},
     {"drafters"},
@@ -186,7 +175,7 @@ def test_an_option_is_written_once() -> None:
     known = {"call_options", "keywords", "options"}
     options = next(
         node
-        for node in ast.parse(FILES["copyspec.engine.call_options"].read_text()).body
+        for node in ast.parse(FILES["copyspec.engine.asking.call_options"].read_text()).body
         if isinstance(node, ast.ClassDef) and node.name == "CallOptions"
     )
     names = {
@@ -211,7 +200,7 @@ IN_PROCESS = {"copyspec.pipelines.models"}
 TOKEN_BY_TOKEN = ("fluency", "iterative", "knn_datastore", "knn_lm", "langchain", "shown_documents", "strides")
 """What reads weights, decodes token by token or is a face of the engine itself: it works in this process only."""
 
-OF_ENGINES = ("copyspec.api", "copyspec.engine.engine", "copyspec.engine.feed", "copyspec.engine.call.")
+OF_ENGINES = ("copyspec.api", "copyspec.engine.engine", "copyspec.engine.running.feed", "copyspec.engine.running.call.")
 OF_ENGINES += ("copyspec.models", "copyspec.targets", "copyspec.text.codec")
 ENGINE_NAMES = {"Engine", "load", "generate", "agenerate", "compare"}
 
@@ -231,3 +220,54 @@ def test_pipelines_know_engines_in_one_module() -> None:
         if named & ENGINE_NAMES or any(f"{other}.".startswith(OF_ENGINES) for other in imports(name, source)):
             knows.add(name)
     assert knows == IN_PROCESS
+
+
+def test_tests_and_benchmarks_share_only_the_kit() -> None:
+    """Only tests of benchmarks import benchmarks, and nothing imports tests but tests."""
+    forbidden = {"tests": "benchmarks", **dict.fromkeys(("benchmarks", "docs", "examples", "kit", "training"), "tests")}
+    across = [
+        f"{path.relative_to(ROOT)} -> {each}"
+        for folder, other in forbidden.items()
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.parent != ROOT / "tests" / "benchmarks"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for each in _named_modules(node)
+        if each.partition(".")[0] == other
+    ]
+    assert across == []
+
+
+def _named_modules(node: ast.AST) -> list[str]:
+    """What an import imports, and the strings that may name a module to `import_module`."""
+    if isinstance(node, ast.Import):
+        return [each.name for each in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "import_module":
+        return [str(each.value) for each in node.args if isinstance(each, ast.Constant)]
+    return []
+
+
+ENGINE = ("results", "drafting", "asking", "logits", "running", "engine", "comparison", "aio")
+"""The rooms and faces of the engine, from the lowest floor to the highest."""
+
+
+def test_the_engine_stands_in_rooms() -> None:
+    def room(name: str) -> str:
+        return name.split(".")[2]
+
+    inside = {name: others for name, others in graph().items() if name.startswith("copyspec.engine.")}
+    assert {room(name) for name in inside} == {*ENGINE}
+    up = [
+        f"{name} -> {other}"
+        for name, others in inside.items()
+        for other in sorted(others)
+        if other in inside and ENGINE.index(room(other)) > ENGINE.index(room(name))
+    ]
+    assert up == []
+
+
+def test_no_file_lies_loose() -> None:
+    """Beside what all rooms speak of, `copyspec/` holds rooms only."""
+    loose = {path.stem for path in (ROOT / "copyspec").glob("*.py")}
+    assert loose == {"__init__", "__main__", "api", "budget", "options", "sources", "tree"}

@@ -26,7 +26,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from copyspec.filesystem import replacing
+from copyspec.common.filesystem import replacing
 from training.data import load_prose, made_ahead
 from training.examples import CORRECT, Example, ExampleMaker, Mixture
 from training.lora import Adapter, FrozenLlama, LoraShape, load_adapter, save_adapter

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from copyspec.filesystem import part_name
+from copyspec.common.filesystem import part_name
 
 _WEIGHT = "weight."
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # what Adam keeps for each weight

@@ -33,7 +33,7 @@ import torch
 import torch.multiprocessing as mp
 from safetensors.torch import load_file
 
-from copyspec.filesystem import replacing
+from copyspec.common.filesystem import replacing
 from training.data import Batch, Batches, load_prose, make_tokenizer
 from training.examples import ExampleMaker
 from training.families import Tables, family_name, family_of

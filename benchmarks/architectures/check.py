@@ -18,6 +18,7 @@ from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets.base import Target
 from copyspec.targets.generation import settings
+from kit.architectures import TIE
 
 LENGTHS = (3, 14, 40, 27, 6, 52, 9)
 """Prompt lengths in tokens: shorter than, equal or close to, and longer than the windows of 8 and 24."""
@@ -27,10 +28,6 @@ RUNS = ((1, 0.2), (3, 0.0), (3, 0.2), (4, 1.0), (4, 0.2))
 """(batch size, fraction of a reference's tokens that are replaced).
 
 Drafts are thus right, sometimes right or wrong, and rows leave and join the batch."""
-
-TIE = 1e-5
-"""Two tokens count as tied in float32 if their logits differ by less than this, in standard deviations of the
-logits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,11 @@ import torch
 import transformers
 
 from benchmarks.architectures import check as checking
-from benchmarks.architectures.models import model_types, tiny
-from benchmarks.reporting import resumed, write_json
 from copyspec.targets import wrap
 from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.selftest.shrinking import windows
+from kit.architectures import model_types, tiny
+from kit.reporting import resumed, write_json
 
 WINDOWS = (8, 24)
 VERSIONS = {"transformers": transformers.__version__, "torch": torch.__version__}

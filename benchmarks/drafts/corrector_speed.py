@@ -31,7 +31,6 @@ import torch
 
 from benchmarks.drafts.hypotheses import cut, write_versions
 from benchmarks.replay.run import Tally, copyspec_drafter, replay, row_sources
-from benchmarks.reporting import machine, ratio, write_json
 from benchmarks.speed.methods import Limits, Method, Methods
 from benchmarks.speed.models import Model, load_model
 from benchmarks.speed.prompts import Case
@@ -43,6 +42,7 @@ from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
 from copyspec.pipelines import ModelCorrector, ModelOptions, Outcome
 from copyspec.pipelines.editing.versions import written_versions  # type: ignore[import-not-found]
+from kit.reporting import machine, ratio, write_json
 
 NODES = 32
 NODES_COST = 1.08  # cost of a pass over 32 nodes, relative to one token: `benchmarks.speed.simulation`, "gpu"

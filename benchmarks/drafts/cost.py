@@ -26,7 +26,6 @@ from tokenizers import Tokenizer
 
 from benchmarks import transcripts
 from benchmarks.replay.run import Tally, replay
-from benchmarks.reporting import machine, quantile, ratio, write_json
 from benchmarks.transcripts import end_token, load_tokenizer
 from copyspec.budget import Budget
 from copyspec.drafters import create
@@ -39,6 +38,7 @@ from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.retrievers import Datastore
 from copyspec.sources import Source
 from copyspec.tree import DraftTree
+from kit.reporting import machine, quantile, ratio, write_json
 
 OUTPUT_TOKENS = 1000
 EDIT_EVERY = 15  # one token in this many is changed, as in corrected drafts

@@ -25,13 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.replay.run import Tally, copyspec_drafter, replay
-from benchmarks.reporting import command_line, machine, quantile, ratio, resident, write_json
 from benchmarks.transcripts import choose_rows, end_token, load_tokenizer, read_transcripts, tokenise
 from copyspec.budget import Budget
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import PredictorDrafter
 from copyspec.drafters.predictors.datastore import DatastorePredictor
 from copyspec.retrievers import Datastore
+from kit.reporting import command_line, machine, quantile, ratio, resident, write_json
 
 HELD_OUT = 0.05  # fraction of the text, at its end, that is looked up and not stored
 SPAN = (64, 1024)  # minimum and maximum tokens of a document: paragraphs to pages

@@ -22,11 +22,11 @@ import torch
 
 from benchmarks.quality.guarded import OUTPUTS_OF
 from benchmarks.replay.run import Tally, copyspec_drafter, replay
-from benchmarks.reporting import kept_rows, ratio, write_json
 from benchmarks.transcripts import Transcript, choose_rows, end_token, load_tokenizer, read_transcripts, tokenise
 from copyspec.api import load_corrector
 from copyspec.budget import Budget
 from copyspec.pipelines import ModelCorrector, ModelOptions
+from kit.reporting import kept_rows, ratio, write_json
 
 TOGETHER = 16  # number of sources corrected at once and then saved
 Kept = dict[str, tuple[tuple[str, ...], float]]

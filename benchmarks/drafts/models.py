@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, cast
 
 from benchmarks.drafts.model_chain import LanguageModelDrafter
 from benchmarks.drafts.prompts import Prompt, least_overlap, read_prompts
-from benchmarks.reporting import machine, ratio, write_json
 from benchmarks.transcripts import EDIT_TASKS, Transcript, choose_rows, end_token, read_transcripts, tokenise
 from copyspec.budget import Budget
 from copyspec.decoding.loop import DecodeSettings, decode
@@ -34,13 +33,14 @@ from copyspec.drafters.predictors.base import RowContext
 from copyspec.drafters.predictors.early_exit import early_exit
 from copyspec.drafters.predictors.language_model import DraftModel, ModelPredictor
 from copyspec.drafters.predictors.ngrams import NGrams
-from copyspec.engine.language import Language
+from copyspec.engine.logits.language import Language
 from copyspec.models.loading import resolve_name
 from copyspec.models.pretrained import Pretrained
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
 from copyspec.text.codec import Codec
+from kit.reporting import machine, ratio, write_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

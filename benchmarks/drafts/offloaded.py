@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 import copyspec
-from benchmarks.reporting import conditions, resumed, write_json
 from benchmarks.spec_bench import PLAIN, methods, read_prompts
+from kit.reporting import conditions, resumed, write_json
 
 
 def drop_from_cache(folder: Path) -> None:

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 
 import copyspec
-from benchmarks.reporting import machine, write_json
 from benchmarks.spec_bench import read_prompts
+from kit.reporting import machine, write_json
 
 
 @torch.inference_mode()

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.reporting import ratio, read_rows
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
 from copyspec.options import SamplingOptions
 from copyspec.sources import Source
+from kit.reporting import ratio, read_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -20,7 +20,6 @@ from tokenizers import Tokenizer
 
 from benchmarks.drafts.datastore import read_documents
 from benchmarks.replay.run import Tally, copyspec_drafter, replay, row_sources
-from benchmarks.reporting import command_line, machine, quantile, ratio, write_json
 from benchmarks.transcripts import (
     TokenRow,
     Transcript,
@@ -36,6 +35,7 @@ from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import PredictorDrafter
 from copyspec.drafters.predictors.datastore import DatastorePredictor
 from copyspec.retrievers import Datastore
+from kit.reporting import command_line, machine, quantile, ratio, write_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

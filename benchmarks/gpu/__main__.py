@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks.reporting import command_line, surroundings, write_json
+from kit.reporting import command_line, surroundings, write_json
 
 
 def parts(device: str, *, tiny: bool) -> dict[str, tuple[list[str], int]]:

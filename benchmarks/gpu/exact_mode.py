@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     import copyspec
-    from benchmarks.reporting import command_line, resumed, surroundings
+    from kit.reporting import command_line, resumed, surroundings
 
     around: dict[str, Any] = surroundings(options.device)
     head = {name: getattr(options, name) for name in ("model", "dtype", "device", "new_tokens", "batch", "attention")}

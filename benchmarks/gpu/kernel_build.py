@@ -16,13 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SIZES = ("1x1", "1x33", "4x33", "7x33", "4x65", "8x129", "layers")
-"""Query heads per key/value head, and columns; the last: see LAYERS."""
+SIZES = ("1", "4", "7", "8", "1o", "4o", "layers")
+"""Query heads per key/value head; o: in order of positions; the last: see LAYERS."""
 
 LAYERS = "layers"
 """Where a size stands for tree attention: the kernels between a layer's products, at the sizes of Llama-3-8B."""
 
-POINTERS = {"Q": "*bf16", "K": "*bf16", "V": "*bf16", "OUT": "*bf16", "SINKS": "*bf16", "TREE": "*i64"}
+POINTERS = {"Q": "*bf16", "K": "*bf16", "V": "*bf16", "OUT": "*bf16", "SINKS": "*bf16", "PASS": "*i64", "UNITS": "*i64"}
+POINTERS |= {"TABLE": "*i64"}
 POINTERS |= dict.fromkeys(
     ("X", "ADDED", "WEIGHT", "SUM", "GATE", "UP", "COSINES", "SINES", "Q_NORM", "K_NORM", "KEYS", "VALUES", "BUFFER"),
     "*bf16",
@@ -42,31 +43,35 @@ class Build(NamedTuple):
     tensor_instructions: int
 
 
-def build(group: int, columns: int, *, width: int = 128, window: int = 0, capability: int = 90) -> list[Build]:
+def build(group: int, *, width: int = 128, window: int = 0, ordered: bool = False, capability: int = 90) -> list[Build]:
     """Compile both kernels for heads of `width` numbers in bfloat16."""
-    from copyspec.targets.static import tree_kernel
+    from copyspec.targets.static import layout, tree_kernel
+    from copyspec.targets.static.settings import PAGE, QUERIES
 
-    rows, tiles = tree_kernel.tiling(group, columns)
-    common: dict[str, Any] = {
-        "NODES": columns, "GROUP": group, "VALUE_WIDTH": width, "VALUE_PADDED": width, "ROWS": rows, "TILES": tiles,
-        "BLOCK": tree_kernel.BLOCK, "SPLIT": tree_kernel.SPLIT, "WINDOW": window, "LENGTH": tree_kernel.LENGTH,
-    }  # fmt: skip
+    heads, tile = 8 * group, max(1, QUERIES // group)
+    rows = max(16, min(QUERIES, 1 << (tile * group - 1).bit_length()))
+    common: dict[str, Any] = {"HEADS": heads, "VALUE_WIDTH": width, "VALUE_PADDED": width}
     attending = common | {
-        "KEY_WIDTH": width, "KEY_PADDED": width, "HAS_CAP": False, "UPCAST": False, "PRECISION": "ieee",
-        "DEPTH": tree_kernel.DEPTH, "WORDS": tree_kernel.WORDS, "WORD": tree_kernel.WORD,
+        "KEY_HEADS": 8, "PARTS": -(-tile * group // rows), "KEY_WIDTH": width, "KEY_PADDED": width, "ROWS": rows,
+        "BLOCK": tree_kernel.BLOCK, "PAGE": PAGE, "WINDOW": window, "HAS_CAP": False, "UPCAST": False,
+        "PRECISION": "ieee", "POSITION": layout.POSITION, "TREE": layout.TREE, "NODE": layout.NODE, "ROW": layout.ROW,
+        "WORDS": layout.FIELDS, "WORD": layout.WORD, "UNIT": layout.UNIT, "ORDERED": ordered,
     }  # fmt: skip
-    combining = common | {"LANES": tree_kernel.LANES, "HAS_SINKS": True}
+    combining = common | {
+        "LANES": tree_kernel.HEADS, "HAS_SINKS": True, "PARTIAL": layout.PARTIAL, "PARTIALS": layout.PARTIALS,
+        "STRIDE": layout.STRIDE,
+    }  # fmt: skip
     return [
-        Build(name, f"{group}x{columns}", *_built(kernel, constants, warps, capability))
+        Build(name, f"group of {group}{', ordered' * ordered}", *_built(kernel, constants, warps, capability))
         for name, kernel, constants, warps in (
-            ("attend", tree_kernel._attend_split, attending, tree_kernel.WARPS),
+            ("attend_units", tree_kernel._attend_units, attending, tree_kernel.WARPS),
             ("combine", tree_kernel._combine, combining, 4),
         )
     ]
 
 
 def build_layers(*, capability: int = 90) -> list[Build]:
-    """Compile the kernels between the products of a layer, for 33 columns, the norm with and without heads' norms."""
+    """Compile the kernels between the products of a layer, the norm with and without heads' norms."""
     from copyspec.targets.static import layer_kernels
 
     heads = {"HEADS": 32, "KEY_HEADS": 8, "SIZE": 128, "PADDED": 128}
@@ -74,7 +79,7 @@ def build_layers(*, capability: int = 90) -> list[Build]:
         "norm": (layer_kernels._rms_norm, {"HAS_ADDED": True, "PADDED": 4096}, 8),
         "heads": (layer_kernels._place_heads, {**heads, "HAS_NORM": True}, 1),
         "silu": (layer_kernels._silu_times, {"BLOCK": layer_kernels.ELEMENTWISE}, 4),
-        "move": (layer_kernels._move, {"HEADS": 8, "SIZE": 128, "COLUMNS": 64, "FEATURES": 32}, 4),
+        "move": (layer_kernels._move, {"HEADS": 8, "SIZE": 128, "COUNT": 128, "FEATURES": 16}, 4),
     }
     return [Build(name, LAYERS, *_built(*kernel, capability)) for name, kernel in kernels.items()]
 
@@ -87,8 +92,8 @@ def _built(kernel: Any, constants: dict[str, Any], warps: int, capability: int) 
     signature = {name: "constexpr" if name in constants else POINTERS.get(name, "i32") for name in kernel.arg_names}
     # As Triton finds at launch: addresses and strides of whole heads are multiples of 16.
     places = [index for index, name in enumerate(kernel.arg_names) if signature[name].startswith("*")]
-    places += [index for index, name in enumerate(kernel.arg_names) if name in ("sqb", "sqh", "sqn", "skb", "skh")]
-    places += [index for index, name in enumerate(kernel.arg_names) if name in ("sks", "svb", "svh", "svs")]
+    places += [index for index, name in enumerate(kernel.arg_names) if name in ("sqh", "sqt", "skh")]
+    places += [index for index, name in enumerate(kernel.arg_names) if name in ("sks", "svh", "svs")]
     source = ASTSource(kernel, signature, constants, {(place,): [["tt.divisibility", 16]] for place in places})
     compiled = triton.compile(
         source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps, "num_stages": 2}
@@ -110,21 +115,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.gpu.kernel_build", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--capability", type=int, default=90)
-    parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="GROUPxCOLUMNS")
+    parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="GROUP[o]")
     options = parser.parse_args(arguments)
-    print(f"{'kernel':8} {'group x columns':>16} {'shared':>8} {'registers':>10} {'stack':>6} {'mma':>4}")
+    print(f"{'kernel':12} {'size':>20} {'shared':>8} {'registers':>10} {'stack':>6} {'mma':>4}")
     builds: list[Build] = []
     for size in options.sizes:
-        group, columns = (0, 0) if size == LAYERS else map(int, size.split("x"))
-        found = (
-            build(group, columns, capability=options.capability)
-            if group
-            else build_layers(capability=options.capability)
-        )
+        if size == LAYERS:
+            found = build_layers(capability=options.capability)
+        else:
+            found = build(int(size.rstrip("o")), ordered=size.endswith("o"), capability=options.capability)
         builds += found
         for each in found:
             cells = f"{each.shared:>8} {each.registers:>10} {each.stack:>6} {each.tensor_instructions:>4}"
-            print(f"{each.kernel:8} {each.size:>16} {cells}")
+            print(f"{each.kernel:12} {each.size:>20} {cells}")
     return int(any(each.stack for each in builds))
 
 

@@ -20,26 +20,26 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from time import thread_time
-from typing import Any, cast
+from typing import cast
 from unittest.mock import patch
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from benchmarks.reporting import command_line, write_json
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding import loop as loop_module
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
-from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.options import DraftOptions, SamplingOptions, StaticOptions
 from copyspec.sources import Source
-from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.scores import Scores
+from copyspec.targets.static.layout import Shape
 from copyspec.targets.static.running import ProgramRunner
-from copyspec.targets.static.settings import padded_tokens
+from copyspec.targets.static.settings import size_of
 from copyspec.tree import ROOT, DraftTree, Origin
 from copyspec.verification.picking import ScoredPicks, best_picks
+from kit.reporting import command_line, write_json
 
 TOKENS = 120
 NODES = 32
@@ -115,7 +115,7 @@ def measure(model: PreTrainedModel, rows: int, static: StaticOptions) -> list[fl
         found: list[list[int]] = [[] for _ in range(rows)]
         costs = CostModel(clock=lambda: 1e-3 * passes)
         for nodes in [*range(NODES + 1)] * 50:
-            costs.observe(padded_tokens(rows, nodes), 1e-3, padded_tokens(rows, 0))
+            costs.observe(size_of(rows * (1 + nodes)), 1e-3)
         for step in decode(target, requests(outputs), settings, costs):
             for row in step:
                 found[row.row] += row.tokens
@@ -132,12 +132,12 @@ def measure(model: PreTrainedModel, rows: int, static: StaticOptions) -> list[fl
         read_at[0] = thread_time()
         return found
 
-    def launched(self: ProgramRunner, size: Any) -> torch.Tensor:
+    def launched(self: ProgramRunner, shape: Shape) -> torch.Tensor:
         nonlocal passes
         if read_at[0]:
             spans.append(thread_time() - read_at[0] - sum(drafter.seconds for drafter in drafters))
         passes += 1
-        return launch(self, size)
+        return launch(self, shape)
 
     with patch.object(loop_module, "best_picks", read), patch.object(ProgramRunner, "run", launched):
         if run(plain) != plain:

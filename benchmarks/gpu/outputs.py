@@ -19,10 +19,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.gpu.exact_mode import cases
-from benchmarks.reporting import generate_padded, without_cudnn_attention, write_json
 from benchmarks.speed.methods import LOOKUP_TOKENS, synchronise
 from copyspec.targets.facts import forward_arguments
 from copyspec.targets.hooks.caches import cache_argument
+from kit.reporting import generate_padded, without_cudnn_attention, write_json
 
 if TYPE_CHECKING:
     from copyspec import Engine

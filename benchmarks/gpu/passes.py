@@ -17,21 +17,21 @@ from typing import Any, cast
 
 import torch
 
-from benchmarks.reporting import write_json
 from benchmarks.speed.methods import synchronise
 from benchmarks.speed.models import Model, load_model
 from benchmarks.speed.report import bandwidth
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import Session, Target
-from copyspec.targets.static.settings import PADDED_TOKENS, padded_tokens
+from copyspec.targets.static.settings import PAGE
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.tree import DraftTree
 from copyspec.verification.picking import best_picks
+from kit.reporting import write_json
 
 DYNAMIC = StaticOptions(use="never")
 WARM_STEPS = 4
-MOST_WARM_STEPS = PADDED_TOKENS // 16  # after which each size measured here has a program of its own
+MOST_WARM_STEPS = 16
 
 
 def tree(nodes: int) -> DraftTree:
@@ -63,10 +63,9 @@ class Rows:
 
     def seconds(self, repeats: int) -> float:
         """Median seconds of the passes after prefill, warm-up and capture."""
-        own = padded_tokens(self._rows, 0), padded_tokens(self._rows, len(self._trees[0]))
         for done in range(1, MOST_WARM_STEPS):
             self.step()
-            if done >= WARM_STEPS and self.session.is_settled and self.session.computed in (None, own):
+            if done >= WARM_STEPS and self.session.is_settled:
                 break
         return median(self.step() for _ in range(repeats))
 
@@ -100,10 +99,8 @@ def graph_costs(model: Model, device: torch.device, context: int, attention: Any
     rows = Rows(target, 1, context, 32, device)
     times = [rows.step() for _ in range(6)]
     after = torch.cuda.memory_allocated() if device.type == "cuda" else 0
-    arena = cast(StaticSession, rows.session)._arena
-    assert arena is not None
-    size = arena.size
-    buffers = size.layout.bytes_per_slot() * size.rows * size.capacity
+    size = cast(StaticSession, rows.session).pool.size
+    buffers = size.layout.bytes_per_slot() * size.pages * PAGE
     rows.session.close()
     return {
         "capture_s": max(times[1:]) - min(times[1:]),

@@ -2,11 +2,11 @@
 
     python -m benchmarks.gpu.simulation shared/data/transcripts --tokenizer llama3.tokenizer.json.gz --batch 32
 
-No model and no GPU is needed, and the figures are the same in every run: the controller, the costs that it learns, and
-what captures of CUDA graphs and padding cost in the first calls. Times are those of `benchmarks/results/gpu-h200.json`
-at the size of Llama-2-7B and of the bundled model: passes of 1, 33 and 65 columns, 32 rows of 1 and of 9, 1,056 tokens
-in one pass, captures. Columns that a pass needs to move accepted tokens are left out. Plain decoding comes first; every
-method makes the same call several times, as a service would, with what it has learned and captured before.
+No model and no GPU is needed, and the figures are the same in every run: the controller, the costs that it learns,
+prompts that are read beside other rows, and what captures of CUDA graphs and padding cost in the first calls. Times are
+those of `benchmarks/results/gpu-h200.json` at the size of Llama-2-7B and of the bundled model: passes of 1 to 1,056
+computed tokens fall on one curve, whichever rows they are of. Plain decoding comes first; every method makes the same
+call several times, as a service would, with what it has learned and captured before.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import torch
+import numpy as np
 
 from benchmarks.gpu.transcripts import together
-from benchmarks.reporting import command_line, write_json
 from benchmarks.speed import simulation
 from benchmarks.speed.prompts import Case, TranscriptOptions, transcript_cases
 from benchmarks.speed.simulation import Clock, Device
@@ -35,14 +33,12 @@ from copyspec.decoding.meter import costs_on
 from copyspec.decoding.requests import Request
 from copyspec.drafters import create
 from copyspec.options import DraftOptions, SamplingOptions
-from copyspec.static_options import StaticOptions
 from copyspec.targets.base import Session
 from copyspec.targets.scores import Scores
-from copyspec.targets.static.running import ProgramRunner, Size
-from copyspec.targets.static.settings import WARM_PASSES, node_bucket, padded_tokens, row_bucket
+from copyspec.targets.static.settings import MAX_PADDED, PIECE, RARE, READ, WARM_PASSES, size_of
 from copyspec.tree import DraftTree
+from kit.reporting import command_line, write_json
 
-SLOTS = 4096
 TASKS = ("gec_document", "code_edit", "rag", "summarization")
 
 
@@ -50,97 +46,91 @@ TASKS = ("gec_document", "code_edit", "rag", "summarization")
 class Times:
     """Milliseconds of what a pass consists of."""
 
-    weights: float  # a captured pass over one token, which reads all weights
-    column: float  # more for each computed token, while the weights take longer
-    token: float  # for each computed token, when products take longer than reading
-    cached: float  # for a row's attention to 1,000 cached tokens
+    tokens: tuple[int, ...]
+    products: tuple[float, ...]  # of a captured pass over so many computed tokens, without attention
+    cached: float  # for attention to 1,000 cached tokens
     host: float  # for each row, between two passes
     eager: float  # the least that a pass takes without a graph
     capture: float
     draft: float = 0.05
 
-    def captured(self, size: Size, rows: int, cached: float) -> float:
+    def captured(self, size: int, rows: int, cached: float) -> float:
         """`cached`: tokens of all `rows` rows."""
-        tokens = size[0] * size[1]
-        products = max(self.weights + self.column * tokens, self.token * tokens + 2 * self.host)
+        beyond = max(0, size - self.tokens[-1]) * self.products[-1] / self.tokens[-1]
+        products = float(np.interp(size, self.tokens, self.products)) + beyond
         return products + self.cached * cached / 1000 + self.host * rows
-
-    def prompts(self, tokens: int) -> float:
-        return max(self.eager, self.token * tokens)
 
 
 MODELS: Mapping[str, Times] = {
-    "7B": Times(weights=5.1, column=0.019, token=0.027, cached=0.13, host=0.03, eager=25.0, capture=70.0),
-    "bundled": Times(weights=0.6, column=0.0004, token=0.0004, cached=0.01, host=0.015, eager=6.0, capture=60.0),
+    "7B": Times((1, 33, 70, 140, 268, 288, 1056), (5.2, 5.7, 6.0, 7.2, 10.3, 10.9, 26.2), 0.13, 0.03, 25.0, 70.0),
+    "bundled": Times((1, 1056), (0.6, 1.02), 0.01, 0.015, 6.0, 60.0),
 }
 
 
-class Runner(ProgramRunner):
-    """Chooses sizes and captures them as on a GPU, but computes nothing, and drops no captures."""
+class Captures:
+    """The sizes that were captured so far."""
 
     def __init__(self, times: Times) -> None:
-        options = StaticOptions(use="always", new_graph=lambda: SimpleNamespace())
-        super().__init__(lambda size: SimpleNamespace(), torch.device("cpu"), options, nullcontext)  # type: ignore[arg-type, return-value]
-        self._times = times
+        self.times = times
+        self.asked: Counter[int] = Counter()
+        self.rare: Counter[int] = Counter()
 
-    @property
-    def captures(self) -> int:
-        return len(self._steps)
+    def __len__(self) -> int:
+        return sum(asked >= WARM_PASSES for asked in self.asked.values())
 
-    def milliseconds(self, size: Size, rows: int, cached: float) -> float:
-        """The time of a pass of this size, with a capture if it is due."""
-        found = self._times.captured(size, rows, cached)
-        self.is_settled = self._is_captured(size)
-        if self.is_settled:
-            return found
-        found = max(self._times.eager, found)
-        if self._asked[size] >= WARM_PASSES:
-            self._steps[size] = SimpleNamespace(graph=self)  # type: ignore[assignment]
-            del self._asked[size], self._padding[size]
-            found += self._times.capture
-        return found
+    def milliseconds(self, size: int, rows: int, cached: float) -> float:
+        """The time of a pass of this size, with a capture if it is due. Rare sizes run in larger ones."""
+        times = self.times
+        most = max(MAX_PADDED, 2 * size)
+        larger = [other for other, asked in self.asked.items() if size < other <= most and asked > WARM_PASSES]
+        if self.asked[size] < WARM_PASSES and larger and self.rare[size] < RARE:
+            self.rare[size] += 1
+            return times.captured(min(larger), rows, cached)
+        self.asked[size] += 1
+        captured = times.captured(size, rows, cached)
+        if self.asked[size] > WARM_PASSES:
+            return captured
+        return max(times.eager, captured) + times.capture * (self.asked[size] == WARM_PASSES)
 
 
 class _Target(simulation._Target):
-    def __init__(self, dense: simulation._Dense, times: Times, clock: Clock, runner: Runner, all_rows: int) -> None:
+    def __init__(self, dense: simulation._Dense, clock: Clock, captures: Captures) -> None:
         super().__init__(dense, Device(0.0, {0: 0.0, 1: 0.0}, 0.0), clock, random.Random(0))
-        self.times, self.runner, self.all_rows = times, runner, all_rows
+        self.captures, self.stalls = captures, list[float]()
+        self.needed = self.computed = 0  # tokens
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
-        opened = super().open(prompts, new_tokens)
-        assert isinstance(opened, simulation._Session)
-        return _Session(self, opened._rows)
+        return _Session(self, prompts)
 
 
 class _Session(simulation._Session):
-    def __init__(self, target: _Target, rows: list[int]) -> None:
-        super().__init__(target, rows)
-        self._static = target
+    piece, most_tokens = PIECE, READ
 
-    def padded(self, nodes: int) -> int:
-        return padded_tokens(len(self._rows), nodes)
+    def __init__(self, target: _Target, prompts: Sequence[Sequence[int]]) -> None:
+        super().__init__(target, prompts)
+        self._static, self.computes = target, size_of
 
     def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
-        scores, target, rows = super().score(uncached, trees), self._static, len(uncached)
-        if max(map(len, uncached)) > 1:
-            self.is_settled = False
-            target.clock.now += 1e-3 * target.times.prompts(sum(map(len, uncached)))
-            return scores
-        computed = row_bucket(rows)
-        asked = computed, node_bucket(1 + max(map(len, trees)), computed), SLOTS
-        size = target.runner.choose(asked, max(self.lengths), row_bucket(target.all_rows))
-        target.clock.now += 1e-3 * target.runner.milliseconds(size, rows, sum(self.lengths))
-        self.is_settled, self.computed = target.runner.is_settled, (size[0], size[0] * size[1])
+        scores, target = super().score(uncached, trees), self._static
+        tokens = sum(map(len, uncached)) + sum(map(len, trees))
+        size = size_of(tokens)
+        target.needed, target.computed = target.needed + tokens, target.computed + size
+        self.is_settled = target.captures.asked[size] >= WARM_PASSES
+        milliseconds = target.captures.milliseconds(size, len(uncached), sum(self.lengths))
+        target.clock.now += 1e-3 * milliseconds
+        if self.is_settled and len(uncached) > 1:
+            target.stalls.append(milliseconds)
         return scores
 
 
 def run(
-    cases: Sequence[Case], times: Times, costs: CostModel, runner: Runner, *, nodes: int, tokens: int, batch: int
-) -> tuple[float, int]:
-    """Seconds and passes of one call, whose outputs are checked."""
-    dense, clock = simulation._Dense(cases), Clock()
+    cases: Sequence[Case], costs: CostModel, captures: Captures, *, nodes: int, tokens: int, batch: int
+) -> tuple[float, int, float, float]:
+    """Seconds and passes of one call, whose outputs are checked, the milliseconds of its longest captured pass, and the
+    tokens that its passes compute over those that they were given."""
+    dense, clock, times = simulation._Dense(cases), Clock(), captures.times
     costs.clock = clock
-    target: Any = _Target(dense, times, clock, runner, batch)
+    target: Any = _Target(dense, clock, captures)
     requests = []
     for case, recorded in zip(dense.cases, dense.outputs, strict=True):
         eos = frozenset({recorded[-1]})
@@ -153,7 +143,7 @@ def run(
         for output in step:
             outputs[output.row].extend(output.tokens)
     assert outputs == [row[:tokens] for row in dense.outputs], "a simulated run must say what was recorded"
-    return clock.now, passes
+    return clock.now, passes, max(target.stalls, default=0.0), target.computed / target.needed
 
 
 def _copies(case: Case, eos: frozenset[int]) -> Any:
@@ -166,10 +156,16 @@ def measure(
     """Seconds of each call, without and with drafts, the passes of the last one, and the captures held after it."""
     found = {}
     for name, most in (("plain", 0), ("copyspec", nodes)):
-        costs, runner = costs_on("cuda"), Runner(times)
-        ran = [run(cases, times, costs, runner, nodes=most, tokens=tokens, batch=batch) for _ in range(calls)]
-        seconds = [round(second, 3) for second, _ in ran]
-        found[name] = {"seconds": seconds, "passes": ran[-1][1], "captures": runner.captures}
+        costs, captures = costs_on("cuda"), Captures(times)
+        ran = [run(cases, costs, captures, nodes=most, tokens=tokens, batch=batch) for _ in range(calls)]
+        seconds = [round(second, 3) for second, *_ in ran]
+        found[name] = {
+            "seconds": seconds,
+            "passes": ran[-1][1],
+            "captures": len(captures),
+            "longest_ms": round(max(stall for _, _, stall, _ in ran), 1),
+            "computed_over_needed": round(ran[-1][3], 3),
+        }
     return found
 
 
@@ -182,10 +178,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("transcripts", nargs="+", help="files of transcripts, or folders that hold them")
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json with which the texts are cut")
     parser.add_argument("--tasks", nargs="*", default=TASKS)
-    parser.add_argument("--rows", type=int, default=10, help="prompts per task")
-    parser.add_argument("--prompts", type=int, help="prompts of a call (default: --batch)")
+    parser.add_argument("--rows", type=int, default=130, help="prompts per task")
+    parser.add_argument("--prompts", type=int, help="prompts of a call (default: three times --batch)")
     parser.add_argument("--batch", type=int, default=32, help="rows that are decoded together")
-    parser.add_argument("--tokens", type=int, default=150, help="outputs are cut here")
+    parser.add_argument("--tokens", type=int, default=200, help="outputs are cut here")
     parser.add_argument("--longest", type=int, default=2500, help="maximum tokens of a prompt")
     parser.add_argument("--nodes", type=int, default=32, help="maximum draft nodes of a row")
     parser.add_argument("--calls", type=int, default=6)
@@ -194,11 +190,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = TranscriptOptions(
         given.transcripts, given.tokenizer, given.tasks, given.rows, max_prompt_tokens=given.longest
     )
-    wanted = given.prompts or given.batch
+    wanted = given.prompts or 3 * given.batch
     by_set, end = transcript_cases(chosen)
     sets: dict[str, list[Case]] = {}
     for (task, _, _), cases in by_set.items():
-        sets.setdefault(task, cases)  # the first set of each task
+        sets.setdefault(task, []).extend(cases)
+    for cases in sets.values():  # models in turn
+        random.Random(0).shuffle(cases)
     if wanted > sum(map(len, sets.values())):
         parser.error(f"{wanted} prompts are wanted, and there are {sum(map(len, sets.values()))}: raise --rows")
     (prompts, *_), _ = together(sets, wanted, end)
@@ -209,7 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, methods in found.items():
         for method, each in methods.items():
             seconds = " ".join(f"{second:7.3f}" for second in each["seconds"])
-            print(f"{name:8} {method:9}{seconds} s, {each['passes']} passes, {each['captures']} captures")
+            counts = f"{each['passes']} passes, {each['captures']} captures, longest {each['longest_ms']} ms"
+            counts += f", {each['computed_over_needed']:.2f} tokens computed for one needed"
+            print(f"{name:8} {method:9}{seconds} s, {counts}")
     if given.json:
         write_json(given.json, {"command": command_line("benchmarks.gpu.simulation", arguments), "found": found})
     return 0

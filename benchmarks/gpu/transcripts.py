@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.reporting import command_line, generate_padded, ratio, surroundings, without_cudnn_attention, write_json
 from benchmarks.speed.methods import LOOKUP_TOKENS, Limits, make_request, synchronise
 from benchmarks.speed.models import FORCED, load_model
 from benchmarks.speed.prompts import Case, TranscriptOptions, transcript_cases
@@ -40,10 +39,10 @@ from copyspec.budget import CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.meter import costs_on
 from copyspec.drafters import create
-from copyspec.options import DraftOptions
+from copyspec.options import DraftOptions, StaticOptions
 from copyspec.sources import Source
-from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
+from kit.reporting import command_line, generate_padded, ratio, surroundings, without_cudnn_attention, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

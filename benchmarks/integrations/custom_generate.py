@@ -19,8 +19,8 @@ import torch
 
 import copyspec
 from benchmarks.data import SENTENCES, lines
-from benchmarks.reporting import command_line, ratio, surroundings, write_json
 from benchmarks.speed.prompts import TEMPLATE
+from kit.reporting import command_line, ratio, surroundings, write_json
 
 Seconds = dict[str, list[tuple[float, float]]]
 """(wall, CPU) seconds of each repeat, by method."""

@@ -19,8 +19,8 @@ from statistics import median
 from typing import Any
 
 import copyspec
-from benchmarks.reporting import command_line, ratio, surroundings, write_json
 from copyspec.integrations.llama_cpp import DraftModel, copying
+from kit.reporting import command_line, ratio, surroundings, write_json
 
 METHODS = ("plain", "prompt lookup", "copyspec, prompt only", "copyspec, edit source")
 
@@ -92,7 +92,7 @@ def model_file(name: str, scratch: Path) -> tuple[Path, bool]:
     if name != "default":
         return Path(name), True
     import copyspec
-    from tests.helpers.gguf_files import write_llama
+    from kit.gguf_files import write_llama
 
     engine = copyspec.load("default", dtype="float32")
     write_llama(scratch / "default.gguf", engine.model, engine.tokenizer)

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.integrations import vllm_engines as engines
-from benchmarks.reporting import machine, write_json
+from kit.reporting import machine, write_json
 
 KEY = "a-key-of-the-soak"
 PATH = "/v1/completions"

@@ -2,7 +2,7 @@
 
 python -m benchmarks.integrations.vllm_costs
 
-It uses the runner of the tests (tests/helpers/vllm_engine.py), so vLLM is not needed. Each request writes its edit
+It uses the runner of the tests (kit/vllm_engine.py), so vLLM is not needed. Each request writes its edit
 source with one token changed. Times are medians over all steps of the CPU time of `propose`.
 """
 
@@ -18,9 +18,9 @@ from typing import Any
 
 import copyspec
 from benchmarks.integrations.vllm_engines import TEMPLATE, read_texts
-from benchmarks.reporting import command_line, machine, write_json
 from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES
-from tests.helpers.vllm_engine import Parameters, Request, Runner, engine_config, fake_vllm
+from kit.reporting import command_line, machine, write_json
+from kit.vllm_engine import Parameters, Request, Runner, engine_config, fake_vllm
 
 STEPS = 200
 VOCABULARY = 4096

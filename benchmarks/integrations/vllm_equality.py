@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.integrations import vllm_engines as engines
-from benchmarks.reporting import command_line, machine, write_json
+from kit.reporting import command_line, machine, write_json
 
 STOPS = [" the ", "ing", " because"]
 PREFIX = "You are a careful editor. " * 40

@@ -15,7 +15,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from benchmarks.integrations import vllm_engines as engines
-from benchmarks.reporting import command_line, machine, ratio, write_json
+from kit.reporting import command_line, machine, ratio, write_json
 
 SUFFIX = "suffix"
 

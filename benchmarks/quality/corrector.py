@@ -22,9 +22,9 @@ from benchmarks.quality.gleu import corpus_gleu
 from benchmarks.quality.guarded import SETS, Remembering
 from benchmarks.quality.model import QualityModel, guarded
 from benchmarks.quality.run import chosen_outputs, correct_texts, measure_quotes, sample
-from benchmarks.reporting import read_rows
 from copyspec import Engine
 from copyspec.pipelines import GECPipeline, GuardOptions, ModelCorrector, ModelOptions
+from kit.reporting import read_rows
 
 EVERYDAY = Path(__file__).parent / "everyday.tsv"
 CONFIDENCES = (0.5, 0.8, 0.95)

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import metadata
 from pathlib import Path
 
-from benchmarks.reporting import machine, write_json
+from kit.reporting import machine, write_json
 
 QUESTIONS = sorted(Path(__file__).parent.glob("document_questions*.tsv"))
 DOCUMENTS = Path(__file__).with_name("documents")

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer
 
 from benchmarks.replay.run import Tally, node_counts, replay, row_count
-from benchmarks.reporting import quantile, ratio
 from benchmarks.transcripts import EDIT_TASKS, Transcript, end_token, load_tokenizer, read_transcripts, tokenise
 from copyspec.budget import Budget
 from copyspec.drafters import create
 from copyspec.pipelines import EarlierCorrections, ModelOptions
 from copyspec.sources import Source
+from kit.reporting import quantile, ratio
 
 
 def measure(rows: Sequence[Transcript], tokenizer: Tokenizer, most: int, nodes: int) -> tuple[Tally, Tally]:

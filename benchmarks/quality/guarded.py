@@ -15,9 +15,9 @@ from pathlib import Path
 
 from benchmarks.quality.gleu import corpus_gleu
 from benchmarks.quality.run import correct_texts, sample
-from benchmarks.reporting import kept_rows, read_rows, write_json
 from copyspec.engine.results import Change
 from copyspec.pipelines import Corrector, GECPipeline, GuardOptions, Outcome, Refusal
+from kit.reporting import kept_rows, read_rows, write_json
 
 SETS = ("jfleg_dev", "gmeg_wiki_dev", "conll14")
 CORRECT = "correct"  # correct texts: what is changed there is usually damage

@@ -21,8 +21,8 @@ import torch
 
 from benchmarks.quality.gleu import corpus_gleu, sentence_gleu
 from benchmarks.quality.model import CORRECT, GUARD, QualityModel, guarded
-from benchmarks.reporting import read_rows
 from copyspec.models.loading import resolve_name
+from kit.reporting import read_rows
 from training.text import held_out, read_paragraphs, split_sentences, straight_quotes, well_formed
 
 _GEC_SETS = ("jfleg_dev", "gmeg_wiki_dev", "conll14")

@@ -29,9 +29,9 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnablePassthrough
 
 import copyspec
-from benchmarks.reporting import conditions, ratio, read_rows, resumed, write_json
 from copyspec.pipelines.langchain import ChatCopySpec
 from copyspec.retrievers.langchain import BM25Retriever
+from kit.reporting import conditions, ratio, read_rows, resumed, write_json
 
 PROMPT = "Answer the question in a few words of the text.\n\n{context}\n\nQuestion: {question}"
 DOCUMENTS = 2

@@ -24,7 +24,7 @@ import torch
 import copyspec
 from benchmarks.real.cases import TASKS, Case, read_cases
 from benchmarks.real.run import Bench, Setting, decoded
-from benchmarks.reporting import command_line, conditions, resumed, write_json
+from kit.reporting import command_line, conditions, resumed, write_json
 
 if TYPE_CHECKING:
     from copyspec import Engine

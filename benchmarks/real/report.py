@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.reporting import ratio
+from kit.reporting import ratio
 
 OWN = "copyspec"
 

@@ -26,7 +26,7 @@ import torch
 import copyspec
 from benchmarks.real.cases import TASKS, Case, read_cases
 from benchmarks.real.report import table
-from benchmarks.reporting import command_line, conditions, generate_padded, resumed, without_cudnn_attention, write_json
+from kit.reporting import command_line, conditions, generate_padded, resumed, without_cudnn_attention, write_json
 
 if TYPE_CHECKING:
     from copyspec import Engine, Result

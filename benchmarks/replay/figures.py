@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.reporting import ratio
+from kit.reporting import ratio
 
 BASELINES = ("prompt-lookup", "hf-prompt-lookup")
 """Baselines for ratios, in order of preference; both draft the same."""

@@ -22,7 +22,6 @@ from benchmarks.replay.forms import form_rows
 from benchmarks.replay.priors import priors_json
 from benchmarks.replay.prompt_forms import FITTED
 from benchmarks.replay.run import accepted_path, row_sources
-from benchmarks.reporting import ratio
 from benchmarks.transcripts import (
     EDIT_TASKS,
     Transcript,
@@ -38,6 +37,7 @@ from copyspec.drafters.copying.drafter import CopyDrafter
 from copyspec.drafters.copying.growth import SURE_WEIGHT, join
 from copyspec.drafters.copying.priors import FOUND, NAMED, Priors
 from copyspec.tree import ROOT
+from kit.reporting import ratio
 
 TASKS = {"gec": 2, "gec_document": 2, "code_edit": 2, "multiturn_edit": 1.5, "math": 0.3, "translation": 0.1}
 """Weight of each task in the fit, 1 if not listed. Tasks with much copying count more, since the drafter is for

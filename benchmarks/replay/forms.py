@@ -16,7 +16,6 @@ from tokenizers import Tokenizer
 from benchmarks.replay.methods import PromptLookup
 from benchmarks.replay.prompt_forms import FITTED, FURTHER, HELD_OUT, Form
 from benchmarks.replay.run import Tally, copyspec_drafter, replay, row_count
-from benchmarks.reporting import ratio, write_json
 from benchmarks.transcripts import (
     EDIT_TASKS,
     Transcript,
@@ -27,6 +26,7 @@ from benchmarks.transcripts import (
     tokenise,
 )
 from copyspec.budget import Budget
+from kit.reporting import ratio, write_json
 
 FORMS = {"held-out": HELD_OUT, "further": FURTHER, "fitted": FITTED}
 TASK = "gec"  # any task whose first reference is the text being edited

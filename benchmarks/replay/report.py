@@ -20,9 +20,9 @@ import copyspec
 from benchmarks.replay.chart import Chart, need_matplotlib, png
 from benchmarks.replay.figures import Figures
 from benchmarks.replay.markdown_tables import OWN, PARTS, RESULTS, ROOT, Report, read
-from benchmarks.reporting import machine, write_json
 from benchmarks.transcripts import choose_rows, load_tokenizer, read_transcripts
 from docs.update import between
+from kit.reporting import machine, write_json
 
 PAGE = ROOT / "docs" / "replay.md"
 CHART = ROOT / "docs" / "replay.png"

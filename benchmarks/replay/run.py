@@ -23,7 +23,6 @@ from benchmarks.replay.figures import Figures
 from benchmarks.replay.limits import within_mean
 from benchmarks.replay.methods import NO_LIMIT, HfPromptLookup, Llma, LongestSuffix, PromptLookup, ShallowAggressive
 from benchmarks.replay.terminal import terminal
-from benchmarks.reporting import command_line, quantile, ratio, write_json
 from benchmarks.transcripts import (
     EDIT_TASKS,
     TokenRow,
@@ -39,6 +38,7 @@ from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
 from copyspec.sources import Source
 from copyspec.tree import ROOT, DraftTree
+from kit.reporting import command_line, quantile, ratio, write_json
 
 Method = Callable[[str, TokenRow], Drafter]
 """Makes the drafter of one row from its task and tokens."""

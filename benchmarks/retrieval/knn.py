@@ -24,9 +24,9 @@ import torch
 from numpy.typing import ArrayLike
 
 import copyspec
-from benchmarks.reporting import command_line, read_rows, surroundings, write_json
 from copyspec.pipelines import KNNLM, KNNAnswer, KNNDatastore, KNNOptions
 from copyspec.retrievers import ExactIndex, FaissIndex, FaissOptions, Scheduler, SpeculationStats
+from kit.reporting import command_line, read_rows, surroundings, write_json
 
 METHODS: dict[str, Callable[[], Scheduler] | None] = {
     "plain": None,

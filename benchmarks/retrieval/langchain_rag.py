@@ -25,10 +25,10 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 
 import copyspec
 from benchmarks.quality.run import sample
-from benchmarks.reporting import machine, read_rows
 from copyspec.models.loading import BUNDLED
 from copyspec.pipelines.langchain import ChatCopySpec, CopySpecLLM
 from copyspec.retrievers.langchain import BM25Retriever
+from kit.reporting import machine, read_rows
 
 if TYPE_CHECKING:
     from langchain_core.language_models import LanguageModelLike

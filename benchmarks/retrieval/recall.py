@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from rank_bm25 import BM25Okapi
 
-from benchmarks.reporting import machine, read_rows, write_json
 from copyspec.retrievers import (
     BM25Retriever,
     CrossEncoderScorer,
@@ -30,6 +29,7 @@ from copyspec.retrievers import (
     Stems,
     words,
 )
+from kit.reporting import machine, read_rows, write_json
 
 DEPTH = 100  # lower ranks count as 0 in the mean reciprocal rank
 Ranking = Callable[[str], Sequence[int]]

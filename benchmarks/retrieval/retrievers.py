@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 from rank_bm25 import BM25Okapi
 
-from benchmarks.reporting import command_line, machine, quantile, read_rows, write_json
 from copyspec.cli.common import quiet_libraries
 from copyspec.retrievers import (
     BM25Retriever,
@@ -35,6 +34,7 @@ from copyspec.retrievers import (
     VectorIndex,
     words,
 )
+from kit.reporting import command_line, machine, quantile, read_rows, write_json
 
 REFERENCE_QUERIES = 5  # rank-bm25 takes most of a second for each, at 100,000 texts
 VOCABULARY = 50_000  # words of synthetic texts; the n-th has a frequency proportional to 1/n, as in natural language

@@ -27,10 +27,10 @@ from typing import Literal
 import torch
 
 import copyspec
-from benchmarks.reporting import command_line, read_rows, surroundings, write_json
 from benchmarks.retrieval.bases import Delayed, word_vectors
 from copyspec.pipelines import IterativeRAG, RAGAnswer, Speculation
 from copyspec.retrievers import BM25Retriever, DenseRetriever, FaissOptions, FaissRetriever, Retriever
+from kit.reporting import command_line, read_rows, surroundings, write_json
 
 RATIOS = {"exact": (19.0, 41.0), "bm25": (0.7, 1.45), "hnsw": (0.12, 0.25)}
 """b/a in RaLMSpec's experiments, taken from their logs."""

@@ -22,8 +22,8 @@ from statistics import median
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
-from benchmarks.reporting import command_line, write_json
-from copyspec.engine.threads import allowed
+from copyspec.engine.running.threads import allowed
+from kit.reporting import command_line, write_json
 
 if TYPE_CHECKING:
     from copyspec import Engine

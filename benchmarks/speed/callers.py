@@ -24,7 +24,7 @@ import torch
 
 import copyspec
 from benchmarks.data import lines
-from benchmarks.reporting import command_line, resident, surroundings, write_json
+from kit.reporting import command_line, resident, surroundings, write_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

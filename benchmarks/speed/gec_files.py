@@ -27,11 +27,11 @@ from typing import Any
 import torch
 
 import copyspec
-from benchmarks.reporting import machine, ratio, without_cudnn_attention, write_json
 from benchmarks.speed.throughput import Baselines, Outputs, read_sentences
 from copyspec import Input
 from copyspec.pipelines import FileOptions, FormatOptions, ModelCorrector, ModelOptions, Outcome, Runner, correct_files
 from copyspec.pipelines.models import engine_in
+from kit.reporting import machine, ratio, without_cudnn_attention, write_json
 
 ROOT = Path(__file__).parent.parent.parent
 ESSAY = ROOT / "examples" / "texts" / "essay.txt"

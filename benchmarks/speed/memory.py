@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import copyspec
-from benchmarks.reporting import command_line, machine, ratio, resident, write_json
 from copyspec.pipelines import FileOptions, FunctionCorrector, GECPipeline
+from kit.reporting import command_line, machine, ratio, resident, write_json
 
 SENTENCE = b"He has gone home, and nobody has seen him since the morning. "
 WRONG, RIGHT = "He have gone home, and", "He has gone home, and"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from benchmarks.reporting import generate_padded
 from benchmarks.speed.models import Model, Replay, ReplayTarget
 from benchmarks.speed.prompts import Case
 from copyspec.budget import CostModel
@@ -20,6 +19,7 @@ from copyspec.decoding.stats import Stats
 from copyspec.drafters import create
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.targets import wrap
+from kit.reporting import generate_padded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

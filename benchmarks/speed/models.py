@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,16 +202,19 @@ class ReplayTarget:
         self._opened = 0
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
-        rows = self._replay.rows(range(self._opened, self._opened + len(prompts)))
-        self._opened += len(prompts)
-        return _ReplaySession(self._target.open(prompts, new_tokens, keeps_states=keeps_states), self._replay, rows)
+        session = self._target.open(prompts, new_tokens, keeps_states=keeps_states)
+        return _ReplaySession(session, self, len(prompts))
+
+    def next_rows(self, count: int) -> torch.Tensor | None:
+        """The rows of so many prompts that are opened now."""
+        self._opened += count
+        return self._replay.rows(range(self._opened - count, self._opened))
 
 
 class _ReplaySession:
-    def __init__(self, session: Session, replay: Replay, rows: torch.Tensor | None) -> None:
-        self._session = session
-        self._replay = replay
-        self._rows = rows
+    def __init__(self, session: Session, target: ReplayTarget, count: int) -> None:
+        self._session, self._opener, self._replay = session, target, target._replay
+        self._rows = target.next_rows(count)
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -226,11 +229,16 @@ class _ReplaySession:
         return self._session.is_settled
 
     @property
-    def computed(self) -> tuple[int, int] | None:
-        return self._session.computed
+    def computes(self) -> Callable[[int], int] | None:
+        return self._session.computes
 
-    def padded(self, nodes: int) -> int | None:
-        return self._session.padded(nodes)
+    @property
+    def piece(self) -> int:
+        return self._session.piece
+
+    @property
+    def most_tokens(self) -> int:
+        return self._session.most_tokens
 
     @property
     def most_nodes(self) -> int:
@@ -257,11 +265,11 @@ class _ReplaySession:
         if self._rows is not None:
             self._rows = self._rows[list(rows)]
 
-    def join(self, other: Session) -> None:
-        assert isinstance(other, _ReplaySession)
-        self._session.join(other._session)
-        if self._rows is not None and other._rows is not None:
-            self._rows = torch.cat([self._rows, other._rows])
+    def add(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> None:
+        self._session.add(prompts, new_tokens)
+        rows = self._opener.next_rows(len(prompts))
+        if self._rows is not None and rows is not None:
+            self._rows = torch.cat([self._rows, rows])
 
     def close(self) -> None:
         self._session.close()

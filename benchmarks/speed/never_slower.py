@@ -25,7 +25,6 @@ from time import process_time
 
 import torch
 
-from benchmarks.reporting import command_line, ratio, surroundings, write_json
 from benchmarks.speed.methods import Limits, Method, Methods
 from benchmarks.speed.models import load_model
 from benchmarks.speed.prompts import Case, PromptSet, TranscriptOptions, transcript_cases, transcript_sets
@@ -36,6 +35,7 @@ from copyspec.decoding.stats import Stats
 from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
 from copyspec.options import DraftOptions
+from kit.reporting import command_line, ratio, surroundings, write_json
 
 TASKS = "chat,math,translation"
 BARS = {"copyspec": 0.97, "wrong": 0.95}

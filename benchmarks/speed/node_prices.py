@@ -21,13 +21,13 @@ import torch
 from torch import nn
 
 import copyspec
-from benchmarks.reporting import machine, ratio, write_json
 from copyspec.targets import wrap
 from copyspec.targets.base import Session, Target
 from copyspec.targets.causal import WrappedModel
 from copyspec.targets.linears import FastLinears
 from copyspec.tree import ROOT, DraftTree
 from copyspec.verification.picking import best_picks
+from kit.reporting import machine, ratio, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

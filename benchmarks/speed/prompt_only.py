@@ -14,10 +14,10 @@ import time
 from collections.abc import Mapping, Sequence
 
 import copyspec
-from benchmarks.reporting import machine, ratio, write_json
 from benchmarks.transcripts import EDIT_TASKS, Transcript, choose_rows, read_transcripts
 from copyspec import Result
 from copyspec.engine.engine import Engine
+from kit.reporting import machine, ratio, write_json
 
 MODES = ("plain", "given", "prompt_only")
 

@@ -20,9 +20,9 @@ from benchmarks.transcripts import (
     tokenise,
 )
 from copyspec.drafters.predictors.ngrams import NGrams
-from copyspec.engine.call_options import check_options
+from copyspec.engine.asking.call_options import check_options
 from copyspec.engine.engine import Engine
-from copyspec.engine.language import Language
+from copyspec.engine.logits.language import Language
 from copyspec.sources import Source
 
 BUILT_IN = ("sentences", "paragraphs", "uncopyable")

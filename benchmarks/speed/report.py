@@ -12,9 +12,9 @@ from statistics import median
 import torch
 from transformers import PreTrainedModel
 
-from benchmarks.reporting import ratio
 from benchmarks.speed.methods import Run
 from copyspec.cli.doctor_gpu import copy_bandwidth
+from kit.reporting import ratio
 
 BASELINES = ("hf", "hf-prompt-lookup", "plain")
 """Methods over which speed-ups are given."""

@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
-from benchmarks.reporting import command_line, surroundings, write_json
 from benchmarks.speed.methods import METHODS, Limits, Method, Methods, Run
 from benchmarks.speed.models import SHAPE_PREFIX, SHAPES, Model, load_model
 from benchmarks.speed.prompts import (
@@ -33,6 +32,7 @@ from benchmarks.speed.prompts import (
     uncopyable_set,
 )
 from benchmarks.speed.report import Figures, PeakMemory, add_up, bandwidth, compare, measure_gap, table
+from kit.reporting import command_line, surroundings, write_json
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -30,7 +30,6 @@ import torch
 from benchmarks.data import lines
 from benchmarks.quality.run import sample
 from benchmarks.replay.methods import ShallowAggressive
-from benchmarks.reporting import read_rows
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
 from copyspec.decoding.stats import Stats
@@ -39,6 +38,7 @@ from copyspec.models.pretrained import Pretrained
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
+from kit.reporting import read_rows
 
 if TYPE_CHECKING:
     from copyspec.drafters.base import Drafter

@@ -233,27 +233,27 @@ class _Target:
         return list(prompt)
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
-        rows = []
-        for prompt in prompts:
-            found = next(each for each in self._unopened if each[0] == list(prompt))
-            self._unopened.remove(found)
-            rows.append(found[1])
-        return _Session(self, rows)
+        return _Session(self, prompts)
+
+    def row_of(self, prompt: Sequence[int]) -> int:
+        """The number of the next row with this prompt."""
+        found = next(each for each in self._unopened if each[0] == list(prompt))
+        self._unopened.remove(found)
+        return found[1]
 
 
 class _Session:
     runner = "simulated"
     is_settled = True
-    computed: tuple[int, int] | None = None
-    most_nodes = sys.maxsize
+    computes: Callable[[int], int] | None = None
+    piece = most_tokens = most_nodes = sys.maxsize
 
-    def __init__(self, target: _Target, rows: list[int]) -> None:
-        self._target, self._rows = target, rows
-        self.lengths: list[int] = [0] * len(rows)
+    def __init__(self, target: _Target, prompts: Sequence[Sequence[int]]) -> None:
+        self._target = target
+        self._rows: list[int] = []
+        self.lengths: list[int] = []
         self._uncached: Sequence[Sequence[int]] = ()
-
-    def padded(self, nodes: int) -> int | None:
-        return None
+        self.add(prompts)
 
     def score_with_states(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
@@ -288,10 +288,9 @@ class _Session:
         self._rows = [self._rows[row] for row in rows]
         self.lengths = [self.lengths[row] for row in rows]
 
-    def join(self, other: Session) -> None:
-        assert isinstance(other, _Session)
-        self._rows += other._rows
-        self.lengths += other.lengths
+    def add(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> None:
+        self._rows += map(self._target.row_of, prompts)
+        self.lengths += [0] * len(prompts)
 
     def close(self) -> None:
         self._rows, self.lengths = [], []

@@ -24,7 +24,6 @@ import torch
 
 import copyspec
 from benchmarks.data import SENTENCES, lines
-from benchmarks.reporting import command_line, generate_padded, ratio, read_rows, surroundings, write_json
 from benchmarks.speed.methods import LOOKUP_TOKENS, synchronise
 from copyspec.pipelines import (
     Done,
@@ -40,6 +39,7 @@ from copyspec.pipelines import (
     correct_files,
 )
 from copyspec.pipelines.models import engine_in
+from kit.reporting import command_line, generate_padded, ratio, read_rows, surroundings, write_json
 
 WARM_UP = 4  # sentences that every method decodes before the measurement
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.views.chromium import Chromium, find
-from benchmarks.views.pages import hostile_text, long_text
 from copyspec.views.provenance_page import provenance_page
+from kit.pages import hostile_text, long_text
 
 WORDS = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8").split()
 SIZES = ((1280, 800), (390, 844))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib
 import logging
 import os
 import re
@@ -23,45 +24,37 @@ import typer
 from typer.main import get_command
 
 import copyspec
-from copyspec.cli.chat import chat
 from copyspec.cli.common import in_options
-from copyspec.cli.compare import compare
 from copyspec.cli.config import defaults
-from copyspec.cli.doctor import doctor
-from copyspec.cli.edit import edit
 from copyspec.cli.ending import ended_by_signals
-from copyspec.cli.gec import gec
-from copyspec.cli.generate import generate
-from copyspec.cli.index import index
-from copyspec.cli.lsp import lsp
-from copyspec.cli.models import models
+from copyspec.cli.options import with_options
 from copyspec.cli.printing import LogFormatter, StdoutError, echo, flush_stdout
-from copyspec.cli.rag import rag
-from copyspec.cli.serve import serve
-from copyspec.cli.trace import trace
 from copyspec.views.escaping import visible
 
 FAILED, USAGE, UNWRITTEN, INTERRUPTED, CLOSED = 1, 2, 3, 130, 141
 
-app = typer.Typer(
-    rich_markup_mode="markdown",  # join the lines of a paragraph, whatever the width
-    help="The same output several times faster, where it repeats text that is already there.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command()(generate)
-app.command()(chat)
-app.command()(gec)
-app.command()(edit)
-app.command()(rag)
-app.command()(serve)
-app.command()(lsp)
-app.command()(trace)
-app.command()(compare)
-app.command()(doctor)
-app.add_typer(index, name="index")
-app.add_typer(models, name="models")
+COMMANDS = ("generate", "chat", "gec", "edit", "rag", "serve", "lsp", "trace", "compare", "doctor", "index", "models")
+"""Each is in the module of its name, under its name."""
+
+
+@cache
+def app(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
+    """The application with these commands. A module is imported only if its command is called, or all are listed."""
+    made = typer.Typer(
+        rich_markup_mode="markdown",  # join the lines of a paragraph, whatever the width
+        help="The same output several times faster, where it repeats text that is already there.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name in names:
+        command = getattr(importlib.import_module(f"copyspec.cli.{name}"), name)
+        if isinstance(command, typer.Typer):
+            made.add_typer(command, name=name)
+        else:
+            made.command()(with_options(command))
+    made.callback()(_options)
+    return made
 
 
 def _print_version(wanted: bool) -> None:
@@ -70,8 +63,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback()
-def options(
+def _options(
     context: typer.Context,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log what is done; full tracebacks. Give it before the command.")
@@ -104,14 +96,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @cache
-def _command() -> Callable[..., object]:
-    """The parser. It is built once, in 70 ms."""
-    return get_command(app)
+def _command(name: str | None) -> Callable[..., object]:
+    """The parser of one command, or of all. It is built once, in 70 ms."""
+    return get_command(app((name,) if name else COMMANDS))
+
+
+def _named(arguments: Sequence[str]) -> str | None:
+    """The command that the arguments begin with, behind the application's own options."""
+    first = next((each for each in arguments if each not in ("-v", "--verbose")), None)
+    return first if first in COMMANDS else None
 
 
 def _run(arguments: list[str]) -> int:
     try:
-        code = _command()(args=arguments, prog_name="copyspec", standalone_mode=False)
+        code = _command(_named(arguments))(args=arguments, prog_name="copyspec", standalone_mode=False)
         flush_stdout()
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
@@ -191,11 +189,11 @@ def _usage_message(error: Exception) -> str:
 
 
 def _options_of(arguments: Sequence[str]) -> dict[str, str]:
-    """Map each parameter of the command named in `arguments` to its option."""
-    command: object = _command()
+    """Map each parameter of the command named in `arguments`, and what the library calls it, to its option."""
+    command: object = _command(_named(arguments))
     for argument in arguments:
         command = getattr(command, "commands", {}).get(argument, command)
-    found = {}
+    found = dict(getattr(getattr(command, "callback", None), "option_names", {}))
     for parameter in getattr(command, "params", []):
         options = [name for name in parameter.opts if name.startswith("--")]
         if options:

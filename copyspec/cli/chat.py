@@ -5,23 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from copyspec.cli.common import UsageError, panel, quiet_libraries, read, read_line
-from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Variables, loading
+from copyspec.cli.common import UsageError, panel, read, read_line
+from copyspec.cli.model_options import NamedModel
 from copyspec.cli.printing import echo
-from copyspec.cli.remote_options import ApiKeyFile, DialectName, Server, remote_of, usage_told
+from copyspec.cli.remote_options import ServerOptions, usage_told
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping
-
     from copyspec import Remote
+    from copyspec.engine.asking.keywords import GenerateOptions
     from copyspec.engine.engine import Engine
-    from copyspec.engine.keywords import GenerateOptions
     from copyspec.engine.results import Chunk, Result
 
 COMMANDS = """/add FILE  put a text before the next message: the model reads it, and copies from it
@@ -36,14 +35,9 @@ _SHOWN = 60  # characters shown of a copied span
 
 
 def chat(
-    model: Model = None,
-    adapter: Adapter = None,
-    device: Device = None,
-    dtype: Dtype = "auto",
-    chat_template_kwargs: Variables = None,
-    server: Server = None,
-    api_key_file: ApiKeyFile = None,
-    dialect: DialectName = "auto",
+    *,
+    model: Annotated[NamedModel, "Model"],
+    server: Annotated[ServerOptions, "Server"],
     system: Annotated[str | None, typer.Option(help="System message of the conversation.")] = None,
     add: Annotated[
         list[Path] | None, typer.Option("--add", "-a", help="Reference file, like /add FILE. Repeatable.")
@@ -64,29 +58,19 @@ def chat(
     Lines that begin with / are commands: /add FILE, /spans, /new, /help, /quit. Ctrl-C stops an answer and keeps the
     conversation.
     """
-    import copyspec
-    from copyspec.engine.call_options import check_options
+    from copyspec.engine.asking.call_options import check_options
 
     options: GenerateOptions = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
     options["prefix_cache"] = prefix_cache
     if seed is not None:
         options["seed"] = seed
     check_options(options)
-    remote = remote_of(
-        server,
-        model,
-        {"--device": device, "--dtype": dtype, "--adapter": adapter},
-        api_key_file=api_key_file,
-        dialect=dialect,
-        variables=chat_template_kwargs,
-    )
+    remote = server.remote(model)
     if remote is not None:
         del options["prefix_cache"]
         talk = Conversation(remote, options, system)
     else:
-        quiet_libraries()
-        engine = copyspec.load(model, **loading(device, dtype, adapter))
-        engine.chat_template_kwargs = chat_template_kwargs or {}
+        engine = model.load()
         if not engine.tokenizer.chat_template:
             raise UsageError(
                 f"{engine.name!r} has no chat template: --model names another model (see: copyspec models), and "
@@ -160,7 +144,7 @@ class Conversation:
     def answer(self, text: str) -> None:
         """Stream the answer to stdout. Ctrl-C stops it; what was written so far stays in the conversation."""
         question = {"role": "user", "content": "\n\n".join([*self.waiting, text])}
-        from copyspec.engine.inputs import PromptTooLongError
+        from copyspec.engine.asking.inputs import PromptTooLongError
 
         earlier, written = self.messages, ""
         self.last = None
@@ -211,8 +195,8 @@ class Conversation:
     def _has_room(self, messages: list[dict[str, str]]) -> bool:
         """Whether the context has room for an answer of the wanted length, or of a quarter of the context."""
         from copyspec import Remote
-        from copyspec.engine.call_options import check_options
-        from copyspec.engine.inputs import PromptTooLongError
+        from copyspec.engine.asking.call_options import check_options
+        from copyspec.engine.asking.inputs import PromptTooLongError
 
         if isinstance(self.engine, Remote):
             return self.engine.fits("\n".join(each["content"] for each in messages))
@@ -227,7 +211,7 @@ class Conversation:
 
     @property
     def _most_tokens(self) -> int:
-        from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS
+        from copyspec.engine.asking.call_options import DEFAULT_MAX_NEW_TOKENS
 
         wanted = self.options.get("max_new_tokens")
         return wanted if isinstance(wanted, int) else DEFAULT_MAX_NEW_TOKENS

@@ -12,18 +12,16 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import typer
 
 from copyspec.cli.printing import echo, flush_stdout
-from copyspec.filesystem import read_input
+from copyspec.common.filesystem import read_input
 
 STDIN = "-"
-
-_Options = TypeVar("_Options")
+CHANGED, USAGE, FAILED = 1, 2, 3  # exit codes
 
 _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}")  # neither decimals of a number nor initials
 
@@ -35,12 +33,6 @@ def panel(title: str) -> Callable[..., Any]:
         return typer.Option(*names, help=help, rich_help_panel=title, **settings)
 
     return option
-
-
-def fields_of(kind: type[_Options], given: Mapping[str, object], **others: object) -> _Options:
-    """Make a dataclass of options: the parameters of a command that have the names of its fields, and `others`."""
-    named = {each.name: given[each.name] for each in fields(kind) if each.name in given}  # type: ignore[arg-type]
-    return kind(**{**named, **others})
 
 
 class UsageError(ValueError):
@@ -164,7 +156,7 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
     """Replace the Python argument names in a library message with command line options.
 
     `options` maps argument names to options; other names stay. An ordinary word is replaced only before "=", and at the
-    beginning of a message, where `copyspec.checks` names the argument.
+    beginning of a message, where `copyspec.common.checks` names the argument.
     """
     if not options:
         return message

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from copyspec.checks import brief
 from copyspec.cli.common import UsageError
+from copyspec.common.checks import brief
 
 FILES = (".copyspec.toml", "pyproject.toml")
 """Searched in the working folder and its parents; the first file with copyspec settings is used."""

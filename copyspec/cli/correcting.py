@@ -5,20 +5,24 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from copyspec.cli.common import STDIN, UsageError, as_json, cause, in_options, quiet_libraries, quiet_log
+import copyspec
+from copyspec.cli.common import CHANGED, FAILED, STDIN, USAGE, UsageError, as_json, cause, in_options, quiet_log
 from copyspec.cli.ending import Ended
+from copyspec.cli.model_options import NamedModel
+from copyspec.cli.options import option_names
 from copyspec.cli.printing import echo, echo_bytes
+from copyspec.common.checks import option
+from copyspec.pipelines import FormatOptions, GuardOptions
 
 if TYPE_CHECKING:
     from copyspec import Remote
-    from copyspec.api import LoadOptions
     from copyspec.pipelines import (
         Corrector,
         FileOptions,
@@ -32,7 +36,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CHANGED, USAGE, FAILED = 1, 2, 3
 LISTS = ("text", "github", "rdjson", "sarif")
 """Formats of the list of edits on stdout: for people and editors, as annotations of a GitHub workflow, for reviewdog,
 for code scanning."""
@@ -42,21 +45,29 @@ for code scanning."""
 class ReportOptions:
     """What a run of `gec` reports, and to which stream or file."""
 
+    check: bool = option(False, "Write nothing; exit code 1 if something would change.")
+    diff: bool = option(False, "Print a unified diff; exit code 1 if it is not empty.")
+    listed: str | None = option(
+        None,
+        "Print the edits: text (file:line:col), github, rdjson (reviewdog), sarif; exit code 1 if any.",
+        "--list",
+    )
+    explain: str | None = option(None, "Print why each change in this line was made or refused.", metavar="FILE:LINE")
+    edits: Path | None = option(None, "Write every edit to this file, as JSON lines.")
+    html: Path | None = option(None, "Write an HTML page that shows the changes, and no text.")
+    m2: Path | None = option(None, "Write every segment and its edits in M2 format.")
+    stats: str | None = option(None, "Print counters on stderr when done: text or json.")
     quiet: bool = False
-    check: bool = False  # changes set the exit code
-    stats: str | None = None  # text or json, on stderr
-    diff: bool = False
-    edits: Path | None = None
-    html: Path | None = None
-    m2: Path | None = None
     writes: bool = False  # corrected text goes into files; stdout gets only what is asked for
-    listed: str | None = None  # list edits on stdout, in one of LISTS
     asks: bool = False  # about every change, on stdout
-    explained: int | None = None  # number of the line whose changes are explained on stdout
 
     def __post_init__(self) -> None:
-        asked = {"--diff": self.diff, "--check": self.check, "--list": self.listed, "--explain": self.explained}
-        looking = [option for option, value in asked.items() if value]
+        if self.listed not in (None, *LISTS):
+            raise UsageError(f"--list {self.listed!r}: name one of {', '.join(LISTS)}")
+        if self.stats not in (None, "text", "json"):
+            raise UsageError(f"--stats {self.stats!r}: text or json")
+        asked = {"--diff": self.diff, "--check": self.check, "--list": self.listed, "--explain": self.explain}
+        looking = [option for option, value in asked.items() if value is not None and value is not False]
         if len(looking) > 1:
             raise UsageError(f"{' and '.join(looking)} both only report changes; give one")
         if looking and self.writes:
@@ -66,9 +77,19 @@ class ReportOptions:
             raise UsageError("one of --diff, --list, --patch, --edits -, --html - and --m2 - can use stdout")
 
     @property
+    def place(self) -> tuple[str, int] | None:
+        """The file and the line whose changes are explained on stdout. Raises UsageError if there is none."""
+        if self.explain is None:
+            return None
+        path, _, line = self.explain.rpartition(":")
+        if not path or not line.isdecimal() or int(line) < 1:
+            raise UsageError(f"--explain {self.explain!r}: name a file and a line, as in README.md:12")
+        return path, int(line)
+
+    @property
     def only_looks(self) -> bool:
         """Whether changes are only reported and nothing is written."""
-        return self.check or self.diff or self.listed is not None or self.explained is not None
+        return self.check or self.diff or self.listed is not None or self.explain is not None
 
     @property
     def shows_text(self) -> bool:
@@ -84,25 +105,23 @@ class ReportOptions:
 
     def listeners(self, inputs: Sequence[str], encoding: str, files: ExitStack) -> list[Listener]:
         from copyspec.cli import reports
+        from copyspec.cli.lint_reports import RdjsonLister, SarifLister
+        from copyspec.pipelines import base_of_diff
 
         found: list[Listener] = []
         if self.shows_text:
             found.append(reports.TextPrinter())
         if self.diff:
-            from copyspec.pipelines import base_of_diff
-
             base = base_of_diff([path for path in inputs if path != STDIN])
             if base != os.getcwd():
                 self.tell(f"copyspec: the diff names files from {base!r}: apply it there")
             found.append(reports.DiffPrinter(base, files))
         if self.listed is not None:
-            from copyspec.cli.lint_reports import RdjsonLister, SarifLister
-
             listers = {"rdjson": RdjsonLister, "sarif": SarifLister}
             make = listers.get(self.listed)
             found.append(make(files) if make is not None else reports.EditLister(self.listed, encoding))
-        if self.explained is not None:
-            found.append(reports.Explainer(self.explained))
+        if self.place is not None:
+            found.append(reports.Explainer(self.place[1]))
         if self.edits is not None:
             found.append(reports.EditWriter(self.edits, encoding, files))
         if self.html is not None:
@@ -132,35 +151,23 @@ class ReportOptions:
             return USAGE if misfits == total.files else FAILED
         if self.only_looks and any(total.skipped[reason] for reason in UNREADABLE):
             return FAILED
-        return CHANGED if self.only_looks and self.explained is None and total.files_changed else 0
+        return CHANGED if self.only_looks and self.explain is None and total.files_changed else 0
 
 
-def corrector_of(
-    model: str | None,
-    loading: LoadOptions,
-    asked: ModelOptions,
-    threads: int | None = None,
-    variables: Mapping[str, object] | None = None,
-    remote: Remote | None = None,
-) -> Corrector:
+def corrector_of(model: NamedModel, asked: ModelOptions, remote: Remote | None = None) -> Corrector:
     """Load the model, unless it is `remote`. Raises UsageError if it cannot be loaded or used."""
-    import copyspec
     from copyspec.pipelines import ModelCorrector
 
     if remote is not None:
         return ModelCorrector(remote, asked)
-    from copyspec.api import load_corrector
     from copyspec.models.aliases import corrector_from
 
-    quiet_libraries()
     try:
-        engine = load_corrector(model, **loading)
-        engine.threads = threads
-        engine.chat_template_kwargs = variables or {}
+        engine = model.load(corrects=True)
         corrector = ModelCorrector(engine, asked)
     except (copyspec.LoadError, copyspec.UnsupportedModelError) as error:
         raise UsageError(str(error)) from error
-    trained = None if "adapter" in loading else corrector_from(engine.name)
+    trained = None if model.adapter is not None else corrector_from(engine.name)
     if trained is not None:
         logger.warning(
             "%s was not trained for corrections; --model %s was: %s", engine.name, trained.name, trained.about
@@ -179,7 +186,7 @@ def run_files(
 ) -> int:
     """Correct files and return the exit code. `make` is called only if there is something to correct.
 
-    `decisions`: path of a decisions file, used instead of a corrector."""
+    `decisions`: the path of a decisions file, used instead of a corrector."""
     from copyspec.cli.reports import LanguageReporter
     from copyspec.pipelines import (
         Decided,
@@ -215,10 +222,10 @@ def run_files(
             listeners = report_options.listeners(inputs, files.format_options.encoding, stack)
             if decided is None:
                 listeners.append(LanguageReporter(report_options.tell, corrected))
-            reports = stack.enter_context(
+            done = stack.enter_context(
                 closing(correct_files(runner, inputs, files, listeners=listeners, selections=selections))
             )
-            for report in reports:
+            for report in done:
                 total.add(report.summary)
                 misfits += isinstance(report.error, FormatOptionError)
                 _tell_report(report, report_options)
@@ -292,15 +299,10 @@ def reason(path: str, error: Exception) -> str:
 @cache
 def _options() -> dict[str, str]:
     """Options that errors about a file may name, by the names that the library has for them."""
-    from copyspec.pipelines import GuardOptions
-
-    unlisted = ("strip_wrappers", "all_or_nothing", "calibration")  # `gec` has no options for them
-    names = {name: name for name in ("resume", "column", "field", "format", "force_format")}
-    names |= {name: name for name in ("max_new_tokens", "segment_tokens")}  # in the identity of a journal
-    names |= {f"guards.{name}": name for name in GuardOptions.__dataclass_fields__ if name not in unlisted}
-    names |= {f"format_options.{name}": name for name in ("encoding", "field", "column", "force_format")}
-    names |= {"format_options.by_line": "line_mode", "format_options.in_place": "untracked"}
-    return {name: f"--{option.replace('_', '-')}" for name, option in names.items()}
+    plain = ("resume", "column", "field", "format", "force_format", "max_new_tokens", "segment_tokens")
+    names = {name: f"--{name.replace('_', '-')}" for name in plain} | {"guards.words": "--words"}
+    names |= {f"guards.{name}": option for name, option in option_names(GuardOptions).items()}
+    return names | {f"format_options.{name}": option for name, option in option_names(FormatOptions).items()}
 
 
 def _tell_summary(total: Summary, report_options: ReportOptions) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from copyspec.engine.engine import Engine
-    from copyspec.static_options import StaticOptions
+    from copyspec.options import StaticOptions
 
 SELF_TEST = "Correct the grammar: He go to school every days, and he like to reads books about the sea and the stars."
 
@@ -34,7 +34,7 @@ def gpu_checks(model: str | None, device: str = "cuda") -> Iterator[tuple[str, s
         yield "GPU", NO_DEVICE, False
         return
     from copyspec.api import load, unload
-    from copyspec.static_options import StaticOptions
+    from copyspec.options import StaticOptions
 
     copy = copy_bandwidth(torch.device(device))
     yield "copy bandwidth", f"{copy / 1e9:.0f} GB/s", True
@@ -101,7 +101,7 @@ def pass_time(engine: Engine, static: StaticOptions) -> tuple[float, str]:
 def equality(model: str | None, device: str, attention: Literal["masks", "tree"]) -> tuple[str, bool]:
     """Whether static passes give the output of plain decoding in float32: a sentence, and whether they do."""
     from copyspec.api import compare, load, unload
-    from copyspec.static_options import StaticOptions
+    from copyspec.options import StaticOptions
 
     static = StaticOptions(use="always", attention=attention)
     engine = load(model, device=device, dtype="float32", static=static)

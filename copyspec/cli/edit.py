@@ -5,33 +5,32 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from copyspec.cli import correction_options as options
-from copyspec.cli.common import STDIN, UsageError, check_outputs, check_stdout, in_options, quiet_libraries, quiet_log
-from copyspec.cli.correcting import CHANGED, FAILED, reason
-from copyspec.cli.correction_options import guard_option, output_option
-from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, Variables, loading, model_option
+from copyspec.cli.common import CHANGED, FAILED, STDIN, UsageError, check_outputs, check_stdout, in_options, quiet_log
+from copyspec.cli.correcting import reason
+from copyspec.cli.correction_options import InPlace, Plain, Quiet, output_option
+from copyspec.cli.model_options import NamedModel, model_option
 from copyspec.cli.printing import echo, echo_bytes, flush_stdout
-from copyspec.cli.remote_options import ApiKeyFile, DialectName, Server, remote_of, usage_told
-from copyspec.filesystem import read_input
+from copyspec.cli.remote_options import ServerOptions, usage_told
+from copyspec.common.filesystem import read_input
+from copyspec.pipelines import EditOptions
 
 if TYPE_CHECKING:
     from copyspec import Remote
-    from copyspec.api import LoadOptions
-    from copyspec.pipelines import AtomicFile, Edited, EditOptions, EditPipeline
+    from copyspec.pipelines import AtomicFile, Edited, EditPipeline
 
 
 def edit(
+    *,
     paths: Annotated[list[str], typer.Argument(help="Text or code; - is stdin.", show_default=False)],
     instruction: Annotated[str, model_option("What to do; {text} marks where the file goes, by default at the end.")],
-    in_place: options.InPlace = False,
-    backup: options.Backup = False,
-    backup_suffix: options.BackupSuffix = None,
+    replacing: Annotated[InPlace, "Output"],
     output: Annotated[
         Path | None, output_option("Write the new version to this file; - is stdout.", "--output", "-o")
     ] = None,
@@ -40,24 +39,11 @@ def edit(
         bool, output_option("Print a unified diff (the default); exit code 1 if it is not empty.", "--diff")
     ] = False,
     check: Annotated[bool, output_option("Write nothing; exit code 1 if something would change.", "--check")] = False,
-    max_edit_ratio: Annotated[
-        float | None,
-        guard_option("Leave a file alone if more than this share of its lines would change. Default: no limit."),
-    ] = None,
-    model: Model = None,
-    adapter: Adapter = None,
-    system: options.System = None,
-    device: Device = None,
-    dtype: Dtype = "auto",
-    threads: Threads = None,
-    chat_template_kwargs: Variables = None,
-    server: Server = None,
-    api_key_file: ApiKeyFile = None,
-    dialect: DialectName = "auto",
-    max_new_tokens: options.MaxNewTokens = None,
-    draft_model: options.DraftModel = None,
-    plain: options.Plain = False,
-    quiet: options.Quiet = False,
+    model: Annotated[NamedModel, "Model"],
+    server: Annotated[ServerOptions, "Server"],
+    asked: Annotated[EditOptions, "Model"],
+    plain: Plain = False,
+    quiet: Quiet = False,
 ) -> int:
     """Rewrite files under an instruction, and show a unified diff; -i writes them.
 
@@ -66,15 +52,14 @@ def edit(
     empty, or --check found changes; 2: wrong usage; 3: a file could not be read, does not fit, or its new version did
     not come to an end: it stays as it was, and the others are done.
     """
-    from copyspec.pipelines import EditOptions
-
+    in_place = replacing.in_place
     if output is not None and (in_place or len(paths) != 1):
         raise UsageError("--output is for one file, without -i")
     if str(output) == STDIN:  # "-" is stdout
         output, whole = None, True
     if STDIN in paths and (in_place or len(paths) != 1):
         raise UsageError("- is stdin: it must be the only input, without -i")
-    suffix = options.backup_suffix_for(backup, backup_suffix, paths, in_place=in_place)
+    suffix = replacing.suffix(paths, in_place=in_place)
     writes = in_place or output is not None
     if sum((writes, whole, diff, check)) > 1:
         raise UsageError("-i or -o, --whole, --diff and --check are different outputs; give one")
@@ -82,24 +67,15 @@ def edit(
     check_stdout(paths)
     if not instruction.strip():
         raise UsageError("--instruction is empty: say what to change")
-    asked = EditOptions(system, max_new_tokens, max_edit_ratio, drafts=not plain, draft_models=tuple(draft_model or ()))
     present = [path for path in paths if path == STDIN or os.path.exists(path)]
     for path in paths:
         if path not in present:  # found before the model is loaded
             echo(f"copyspec: {path}: {os.strerror(errno.ENOENT)}", err=True)
     if not present:
         return FAILED
-    local = {"--device": device, "--dtype": dtype, "--adapter": adapter, "--threads": threads}
-    remote = remote_of(
-        server,
-        model,
-        local | {"--draft-model": draft_model},
-        api_key_file=api_key_file,
-        dialect=dialect,
-        variables=chat_template_kwargs,
-    )
+    remote = server.remote(model, {"--draft-model": asked.draft_models})
     with usage_told(remote, quiet=quiet), quiet_log(quiet):
-        pipeline = pipeline_of(model, loading(device, dtype, adapter), asked, threads, chat_template_kwargs, remote)
+        pipeline = pipeline_of(model, replace(asked, drafts=not plain), remote)
         pipeline.check(instruction)
         shown = _NewVersions(in_place, suffix, output, whole, quiet, check)
         changed, failed = _edit_files(pipeline, present, instruction, shown)
@@ -108,25 +84,11 @@ def edit(
     return CHANGED if changed and not (writes or whole) else 0
 
 
-def pipeline_of(
-    model: str | None,
-    options: LoadOptions,
-    asked: EditOptions,
-    threads: int | None = None,
-    variables: Mapping[str, object] | None = None,
-    remote: Remote | None = None,
-) -> EditPipeline:
+def pipeline_of(model: NamedModel, asked: EditOptions, remote: Remote | None = None) -> EditPipeline:
     """Load the model, unless it is `remote`."""
-    import copyspec
     from copyspec.pipelines import EditPipeline
 
-    if remote is not None:
-        return EditPipeline(remote, asked)
-    quiet_libraries()
-    engine = copyspec.load(model, **options)
-    engine.threads = threads
-    engine.chat_template_kwargs = variables or {}
-    return EditPipeline(engine, asked)
+    return EditPipeline(remote if remote is not None else model.load(), asked)
 
 
 class _NewVersions:

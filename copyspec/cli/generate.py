@@ -4,85 +4,62 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from copyspec.cli.common import (
-    STDIN,
-    UsageError,
-    as_json,
-    check_outputs,
-    panel,
-    quiet_libraries,
-    read_edited,
-    read_prompt,
-)
+from copyspec.cli.common import STDIN, UsageError, as_json, panel, quiet_libraries
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
-from copyspec.cli.model_options import DRAFT_MODEL_HELP, Adapter, Device, Dtype, Model, Threads, Variables, loading
+from copyspec.cli.model_options import NamedModel
 from copyspec.cli.printing import echo
-from copyspec.cli.prompt_options import (
-    Chat,
-    ChatSystem,
-    EditFile,
-    EditText,
-    Prompt,
-    PromptFile,
-    Reference,
-    ReferenceFile,
-    chat_option,
-    read_references,
-)
-from copyspec.cli.remote_options import ApiKeyFile, DialectName, Server, remote_of, usage_told
+from copyspec.cli.prompt_options import Prompt, PromptTexts
+from copyspec.cli.remote_options import ServerOptions, usage_told
 from copyspec.cli.showing import comparison_dict, comparison_text, print_coloured, print_notes, watch, write_page
+from copyspec.common.checks import option
 
 if TYPE_CHECKING:
     from copyspec import Remote
-    from copyspec.api import CallKeywords
-    from copyspec.engine.engine import Engine
     from copyspec.engine.results import Chunk, Comparison, Result
     from copyspec.retrievers import Datastore
 
-_sampling = panel("How tokens are picked")
 _drafts = panel("How it is drafted")
 _output = panel("Output")
 
 
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are picked."""
+
+    max_new_tokens: int | None = option(None, "Default: 512, or more if the edited text is longer.")
+    temperature: float = option(0.0, "0: greedy decoding.")
+    top_k: int = option(0, "0: off.")
+    top_p: float = option(1.0, "1: off.")
+    min_p: float = option(0.0, "0: off.")
+    repetition_penalty: float | None = option(None, "Default: from the model's configuration.")
+    seed: int | None = option(None, "Random seed for sampling.")
+    stop: tuple[str, ...] = option((), "Stop before this text. Repeatable.")
+
+
 def generate(
+    *,
     prompt: Prompt = None,
-    file: PromptFile = None,
-    system: ChatSystem = None,
-    chat: Chat = None,
+    texts: PromptTexts,
     rendered: Annotated[
         bool,
         typer.Option(
             "--rendered", help="The prompt was rendered by a chat template: its control tokens count as such."
         ),
     ] = False,
-    references: Reference = None,
-    reference_file: ReferenceFile = None,
-    edit_source: EditText = None,
-    edit_file: EditFile = None,
-    model: Model = None,
-    adapter: Adapter = None,
-    device: Device = None,
-    dtype: Dtype = "auto",
-    threads: Threads = None,
-    chat_template_kwargs: Variables = None,
-    server: Server = None,
-    api_key_file: ApiKeyFile = None,
-    dialect: DialectName = "auto",
-    max_new_tokens: Annotated[int | None, _sampling("Default: 512, or more if the edited text is longer.")] = None,
-    temperature: Annotated[float, _sampling("0: greedy decoding.")] = 0.0,
-    top_k: Annotated[int, _sampling("0: off.")] = 0,
-    top_p: Annotated[float, _sampling("1: off.")] = 1.0,
-    min_p: Annotated[float, _sampling("0: off.")] = 0.0,
-    repetition_penalty: Annotated[float | None, _sampling("Default: from the model's configuration.")] = None,
-    seed: Annotated[int | None, _sampling("Random seed for sampling.")] = None,
-    stop: Annotated[list[str] | None, _sampling("Stop before this text. Repeatable.")] = None,
+    model: Annotated[NamedModel, "Model"],
+    server: Annotated[ServerOptions, "Server"],
+    sampling: Annotated[Sampling, "How tokens are picked"],
     max_draft_nodes: Annotated[int | None, _drafts("Maximum draft tokens per pass; 0: decode plainly.")] = None,
-    draft_model: Annotated[list[str] | None, _drafts(DRAFT_MODEL_HELP)] = None,
+    draft_model: Annotated[
+        list[str] | None,
+        _drafts("A smaller model that drafts as well: hub id, folder, layers:N or heads:FOLDER. Repeatable."),
+    ] = None,
     datastore: Annotated[
         list[str] | None,
         _drafts("A token corpus (copyspec index --kind tokens) to draft from: name or folder. Repeatable."),
@@ -111,8 +88,7 @@ def generate(
 
     The output is that of plain decoding; --compare shows it.
     """
-    text = read_prompt(prompt, file)
-    check_outputs({"--html": html, "--trace": trace}, [file, edit_file, *(reference_file or ())])
+    text, sources, options = texts.read(prompt, {"--html": html, "--trace": trace})
     if trace is not None and (compare or str(trace) == STDIN):
         raise UsageError("--trace needs a file of its own, and a run without --compare")
     hidden = [name for name, given in (("--spans", spans), ("--watch", watched), ("--stream", stream)) if given]
@@ -122,57 +98,30 @@ def generate(
         raise UsageError("--logprobs are in the output of --json: add it")
     if compare and str(html) == STDIN:
         raise UsageError("--html - and --compare both write to stdout; give --html a file")
-    sources = read_references(references, reference_file)
-    remote = remote_of(
-        server,
+    remote = server.remote(
         model,
         {
-            "--device": device,
-            "--dtype": dtype,
-            "--adapter": adapter,
-            "--threads": threads,
             "--draft-model": draft_model,
             "--datastore": datastore,
             "--max-draft-nodes": max_draft_nodes,
             "--rendered": rendered,
-            "--no-chat": chat is False,
+            "--no-chat": texts.chat is False,
             "--compare": compare,
             "--trace": trace,
             "--watch": watched,
         },
-        api_key_file=api_key_file,
-        dialect=dialect,
-        variables=chat_template_kwargs,
     )
-    options: CallKeywords = {
-        "model": model,
-        "device": device,
-        "dtype": dtype,
-        "system": system,
-        "chat": chat_option(chat),
+    options |= {
+        **asdict(model),
+        **asdict(sampling),
         "rendered": rendered,
         "logprobs": logprobs,
-        "edit_source": read_edited(edit_source, edit_file),
-        "max_new_tokens": max_new_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "seed": seed,
-        "stop": stop or None,
         "draft_model": draft_model or None,
         "datastore": [_opened(each, folder) for each in datastore or ()] or None,
-        "threads": threads,
-        "drafter": drafter,  # type: ignore[typeddict-item]  # checked with the others
+        "max_draft_nodes": max_draft_nodes,
+        "drafter": drafter,
         "trace": trace is not None,
     }
-    if adapter is not None:
-        options["adapter"] = adapter
-    if chat_template_kwargs:
-        options["chat_template_kwargs"] = chat_template_kwargs
-    if max_draft_nodes is not None:
-        options["max_draft_nodes"] = max_draft_nodes
     if remote is None:
         quiet_libraries()
     if compare:
@@ -189,18 +138,17 @@ def generate(
         raise UsageError(f"{shows[0]} prints at the end; leave --stream out")
     if str(html) == STDIN and (shows or streams):
         raise UsageError("--html - writes the page to stdout; leave out what else is printed there, or name a file")
-    asked = options
     if remote is not None:
         from copyspec.client.requests import OPTIONS
 
-        asked = cast("CallKeywords", {name: value for name, value in options.items() if name in OPTIONS})
+        options = {name: value for name, value in options.items() if name in OPTIONS}
     with usage_told(remote, quiet=not stats):
         if watched and sys.stdout.isatty():
-            result = _watched(text, sources, options)
+            result = _watched(text, sources, options, model)
         elif streams or watched:
-            result = _streamed(text, sources, asked, remote)
+            result = _streamed(text, sources, options, remote)
         else:
-            result = _generated(text, sources, asked, remote)
+            result = _generated(text, sources, options, remote)
     if not (streams or watched):
         if spans:
             print_coloured(result.provenance())
@@ -216,22 +164,23 @@ def generate(
     return 0
 
 
-def _generated(text: str, references: list[str], options: CallKeywords, remote: Remote | None) -> Result:
+def _generated(text: str, references: list[str], options: dict[str, Any], remote: Remote | None) -> Result:
     if remote is not None:
         return remote.generate(text, references, **options)
     from copyspec.api import generate
 
-    return generate(text, references, **options)
+    result: Result = generate(text, references, **options)
+    return result
 
 
-def _watched(text: str, references: list[str], options: CallKeywords) -> Result:
+def _watched(text: str, references: list[str], options: dict[str, Any], model: NamedModel) -> Result:
     from copyspec.api import generate
 
     chunks = generate(text, references, stream=True, **options)
-    return watch(chunks, _engine(options).codec)
+    return watch(chunks, model.load().codec)
 
 
-def _streamed(text: str, references: list[str], options: CallKeywords, remote: Remote | None) -> Result:
+def _streamed(text: str, references: list[str], options: dict[str, Any], remote: Remote | None) -> Result:
     if remote is not None:
         chunks: Iterator[Chunk] = remote.stream(text, references, **options)
     else:
@@ -247,17 +196,7 @@ def _streamed(text: str, references: list[str], options: CallKeywords, remote: R
     return result
 
 
-def _engine(options: CallKeywords) -> Engine:
-    """The engine of a call that was already made, so its model is loaded."""
-    import copyspec
-
-    found = loading(
-        cast("str | None", options["device"]), str(options["dtype"]), cast("str | None", options.get("adapter"))
-    )
-    return copyspec.load(cast("str | None", options["model"]), **found)
-
-
-def _compare(text: str, references: list[str], options: CallKeywords, *, wants_json: bool) -> Comparison:
+def _compare(text: str, references: list[str], options: dict[str, Any], *, wants_json: bool) -> Comparison:
     from copyspec.api import compare
 
     comparison = compare(text, references, **options)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from copyspec.cli.common import UsageError, as_json, quiet_libraries
-from copyspec.cli.correcting import FAILED
+from copyspec.cli.common import FAILED, UsageError, as_json, quiet_libraries
 from copyspec.cli.printing import console, echo
 from copyspec.cli.remote_options import ApiKeyFile, EmbedderServer, embedder_of
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from copyspec.cli.common import STDIN, UsageError
 from copyspec.cli.config import defaults, settings_file
 from copyspec.cli.correction_options import BACKUP_SUFFIX
-from copyspec.filesystem import read_input
+from copyspec.common.filesystem import read_input
 
 if TYPE_CHECKING:
     from copyspec.cli.correcting import ReportOptions

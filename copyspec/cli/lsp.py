@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,20 +13,15 @@ from copyspec.cli.common import UsageError
 from copyspec.cli.config import defaults
 from copyspec.cli.correcting import corrector_of
 from copyspec.cli.inputs import without, words_of
-from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, loading
+from copyspec.cli.model_options import NamedModel
 from copyspec.cli.narrowing import kinds_of
-from copyspec.cli.remote_options import ApiKeyFile, Concurrency, DialectName, Server, remote_of
+from copyspec.cli.remote_options import Concurrency, ServerOptions
 
 
 def lsp(
-    model: Model = None,
-    adapter: Adapter = None,
-    device: Device = None,
-    dtype: Dtype = "auto",
-    threads: Threads = None,
-    server: Server = None,
-    api_key_file: ApiKeyFile = None,
-    dialect: DialectName = "auto",
+    *,
+    model: Annotated[NamedModel, "Model"],
+    server: Annotated[ServerOptions, "Server"],
     concurrency: Concurrency = 32,
     delay: Annotated[float, typer.Option(help="Seconds without typing before a text is checked again.")] = 1.0,
 ) -> int:
@@ -65,16 +61,9 @@ def lsp(
             format_of("-", settings["format"], options=form)
     except (TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"the project's settings: {error}") from error
-    local = {"--device": device, "--dtype": dtype, "--adapter": adapter, "--threads": threads}
-    remote = remote_of(
-        server or settings.get("server"),
-        model or settings.get("model"),
-        local,
-        api_key_file=api_key_file,
-        dialect=dialect,
-        concurrency=concurrency,
-    )
-    late = LateCorrector(lambda: corrector_of(model, loading(device, dtype, adapter), options, threads, remote=remote))
+    server = replace(server, server=server.server or settings.get("server"))
+    remote = server.remote(replace(model, model=model.model or settings.get("model")), concurrency=concurrency)
+    late = LateCorrector(lambda: corrector_of(model, options, remote))
     checker = Checker(
         Runner(late, run),
         kinds=kinds,

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import typer
 
-from copyspec.checks import brief
-from copyspec.cli.common import panel
+from copyspec.cli.common import panel, quiet_libraries
+from copyspec.common.checks import brief, option
 
 if TYPE_CHECKING:
-    from copyspec.api import LoadOptions
+    from copyspec.engine.engine import Engine
 
 model_option = panel("Model")
-DRAFT_MODEL_HELP = "A smaller model that drafts as well: hub id, folder, layers:N or heads:FOLDER. Repeatable."
-
-Model: TypeAlias = Annotated[
-    str | None,
-    model_option(
-        "Hub id, folder, GGUF file or name (copyspec models). Default: $COPYSPEC_MODEL, or as listed there.",
-        "--model",
-        "-m",
-    ),
-]
-Adapter: TypeAlias = Annotated[
-    str | None, model_option("Folder of a LoRA adapter (peft) that is merged into the model.")
-]
-Device: TypeAlias = Annotated[str | None, model_option("cpu, cuda, cuda:1, auto.")]
-Dtype: TypeAlias = Annotated[str, model_option("auto (float32 on a CPU), float32, bfloat16 or float16.")]
-Threads: TypeAlias = Annotated[
-    int | None, model_option("Threads of torch on a CPU. Default: the number measured to be fastest.")
-]
 
 
 def _variables(text: str) -> dict[str, object]:
@@ -47,20 +31,36 @@ def _variables(text: str) -> dict[str, object]:
         ) from None
 
 
-Variables: TypeAlias = Annotated[
-    dict | None,  # type: ignore[type-arg]  # typer reads the plain class
-    model_option(
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """The model of a command and how it is loaded; with a server only its name counts."""
+
+    model: str | None = option(
+        None,
+        "Hub id, folder, GGUF file or name (copyspec models). Default: $COPYSPEC_MODEL, or as listed there.",
+        "--model",
+        "-m",
+    )
+    adapter: str | None = option(None, "Folder of a LoRA adapter (peft) that is merged into the model.")
+    device: str | None = option(None, "cpu, cuda, cuda:1, auto.")
+    dtype: str = option("auto", "auto (float32 on a CPU), float32, bfloat16 or float16.")
+    threads: int | None = option(None, "Threads of torch on a CPU. Default: the number measured to be fastest.")
+    chat_template_kwargs: Mapping[str, object] | None = option(
+        None,
         'Variables of the chat template: {"enable_thinking": false}.',
-        "--chat-template-kwargs",
+        kind=dict | None,  # typer reads the plain class
         parser=_variables,
         metavar="JSON",
-    ),
-]
+    )
 
+    def load(self, *, corrects: bool = False) -> Engine:
+        """Load the model: the default one, or with `corrects` the best one at correcting and quoting English text."""
+        import copyspec
+        from copyspec.api import load_corrector
 
-def loading(device: str | None, dtype: str, adapter: str | None) -> LoadOptions:
-    """The options as keywords of `copyspec.load`, with an adapter only if one is given."""
-    options: LoadOptions = {"device": device, "dtype": dtype}
-    if adapter is not None:
-        options["adapter"] = adapter
-    return options
+        quiet_libraries()
+        load = load_corrector if corrects else copyspec.load
+        engine = load(self.model, adapter=self.adapter, device=self.device, dtype=self.dtype)
+        engine.threads = self.threads
+        engine.chat_template_kwargs = self.chat_template_kwargs or {}
+        return engine

@@ -47,14 +47,6 @@ def narrow_inputs(
     return inputs, selections
 
 
-def line_of(place: str) -> tuple[str, int]:
-    """The file and the line in FILE:LINE. Raises UsageError for anything else."""
-    path, _, line = place.rpartition(":")
-    if not path or not line.isdecimal() or int(line) < 1:
-        raise UsageError(f"--explain {place!r}: name a file and a line, as in README.md:12")
-    return path, int(line)
-
-
 def kinds_of(given: str) -> set[str]:
     """The kinds that `--kinds` names. Raises UsageError for unknown ones."""
     from copyspec.pipelines import KINDS

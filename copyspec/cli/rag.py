@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,22 +15,13 @@ import typer
 import copyspec
 from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, in_options, panel, quiet_libraries, read_line
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
-from copyspec.cli.model_options import Adapter, Device, Dtype, Threads, Variables, loading, model_option
+from copyspec.cli.model_options import NamedModel, model_option
 from copyspec.cli.printing import echo
-from copyspec.cli.remote_options import (
-    ApiKeyFile,
-    DialectName,
-    EmbedderServer,
-    Server,
-    embedder_of,
-    remote_of,
-    usage_told,
-)
+from copyspec.cli.remote_options import EmbedderServer, ServerOptions, embedder_of, usage_told
 from copyspec.cli.showing import write_page
+from copyspec.common.checks import option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from copyspec import Engine, Remote, Result
     from copyspec.pipelines import Citation, DocumentAnswer
     from copyspec.retrievers import Passage, Retriever
@@ -41,7 +33,17 @@ _PASSAGES = 8
 _RERANKED = 20  # passages that --reranker orders, or as many as --passages asks for
 
 
+@dataclass(frozen=True, slots=True)
+class AnsweringModel(NamedModel):
+    """The model that writes the answer."""
+
+    model: str | None = option(
+        None, "Model that writes the answer. Default: none; the best sentence is quoted.", "--model", "-m"
+    )
+
+
 def rag(
+    *,
     index: Annotated[str, typer.Option("--index", "-i", help="A corpus made by copyspec index: name or folder.")],
     question: Annotated[
         str | None, typer.Argument(help="The question. Default: every line of stdin, shown with its answer.")
@@ -59,18 +61,8 @@ def rag(
     reranker: Annotated[str | None, _search("A cross-encoder that reranks the passages.")] = None,
     stride: Annotated[int, _search("With a model: retrieve again every this many tokens; 0: once.")] = 0,
     instruction: Annotated[str | None, model_option("The prompt, with {question} and {passage}.")] = None,
-    model: Annotated[
-        str | None,
-        model_option("Model that writes the answer. Default: none; the best sentence is quoted.", "--model", "-m"),
-    ] = None,
-    adapter: Adapter = None,
-    device: Device = None,
-    dtype: Dtype = "auto",
-    threads: Threads = None,
-    chat_template_kwargs: Variables = None,
-    server: Server = None,
-    api_key_file: ApiKeyFile = None,
-    dialect: DialectName = "auto",
+    model: Annotated[AnsweringModel, "Model"],
+    server: Annotated[ServerOptions, "Server"],
     max_new_tokens: Annotated[int | None, model_option("Default: 512.")] = None,
     json_output: Annotated[bool, _output("Print answer and sources as JSON.", "--json")] = False,
     stream: Annotated[
@@ -87,36 +79,26 @@ def rag(
     empty text with --json, which gives a line for each of several questions.
     """
     _check(question, stride, passages, html, json_output, stream)
-    if instruction is not None and model is None and adapter is None and not stride and server is None:
+    is_named = model.model is not None or model.adapter is not None or bool(stride)
+    if instruction is not None and not is_named and server.server is None:
         raise UsageError("--instruction is the prompt of a model: give --model, or leave it out")
     from copyspec.retrievers import CrossEncoderScorer, IndexFileError, RerankingRetriever, load_corpus
 
-    remote = remote_of(
-        server,
-        model,
-        {"--adapter": adapter, "--dtype": dtype, "--threads": threads, "--stride": stride or None},
-        api_key_file=api_key_file,
-        dialect=dialect,
-        variables=chat_template_kwargs,
-    )
-    calls_model = remote is None and (model is not None or adapter is not None or bool(stride))
+    remote = server.remote(replace(model, device=None), {"--stride": stride or None})  # a reranker has a device, too
+    calls_model = remote is None and is_named
     if calls_model or (encoder is not None and embedder_server is None) or reranker is not None:
         quiet_libraries()  # imports transformers, which takes longer than a search by words
     path = corpus_folder("--index", index, folder)
     try:
-        embedder = None if embedder_server is None else embedder_of(embedder_server, encoder, api_key_file)
+        embedder = None if embedder_server is None else embedder_of(embedder_server, encoder, server.api_key_file)
         retriever, held = load_corpus(path, encode=embedder or encoder)
     except (ValueError, IndexFileError) as error:
         raise UsageError(in_options(str(error), {"encode": "--encoder"})) from error
     engine: Engine | Remote | None = remote
     if calls_model:
-        from copyspec.api import load_corrector
-
-        loaded = engine = load_corrector(model, **loading(device, dtype, adapter))
-        loaded.threads = threads
-        loaded.chat_template_kwargs = chat_template_kwargs or {}
+        engine = model.load(corrects=True)
     if reranker is not None:
-        score = CrossEncoderScorer(reranker, device=device)
+        score = CrossEncoderScorer(reranker, device=model.device)
         retriever = RerankingRetriever(retriever, score, depth=max(_RERANKED, passages or 0))
     k = passages or _PASSAGES
     is_list = question is None and not sys.stdin.isatty()  # on a terminal questions stand above their answers already

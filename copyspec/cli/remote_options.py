@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from copyspec.cli.common import UsageError, panel, read
+from copyspec.cli.model_options import NamedModel
 from copyspec.cli.printing import echo
+from copyspec.common.checks import option
 
 if TYPE_CHECKING:
     from copyspec import Remote
@@ -20,18 +23,38 @@ KEYS = ("COPYSPEC_API_KEY", "OPENAI_API_KEY")
 
 _server = panel("Server")
 
-Server: TypeAlias = Annotated[
-    str | None,
-    _server(f"URL of a server with OpenAI's API that has the model. Its key: ${KEYS[0]}."),
-]
 ApiKeyFile: TypeAlias = Annotated[Path | None, _server("File with the server's key.")]
-DialectName: TypeAlias = Annotated[
-    str, _server("What it takes: auto, copyspec, vllm, vllm-xargs, prediction or plain.", "--dialect")
-]
 Concurrency: TypeAlias = Annotated[int, _server("Most requests at once.")]
 EmbedderServer: TypeAlias = Annotated[
     str | None, _server("URL of a server with OpenAI's API that has the model --encoder names, in place of one here.")
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """The server that has a command's model."""
+
+    server: str | None = option(None, f"URL of a server with OpenAI's API that has the model. Its key: ${KEYS[0]}.")
+    api_key_file: Path | None = option(None, "File with the server's key.")
+    dialect: str = option("auto", "What it takes: auto, copyspec, vllm, vllm-xargs, prediction or plain.")
+
+    def remote(self, named: NamedModel, others: Mapping[str, object] | None = None, **settings: Any) -> Remote | None:
+        """The model behind the server, with these `settings`; None without one. `others`: more options for a model in
+        this process."""
+        if not self.server:
+            if self.api_key_file is not None or self.dialect != "auto":
+                raise UsageError("--api-key-file and --dialect are for a server: name one with --server")
+            return None
+        local: dict[str, object] = {"--device": named.device, "--dtype": named.dtype, "--adapter": named.adapter}
+        local |= {"--threads": named.threads, **(others or {})}
+        if given := [name for name, value in local.items() if value not in (None, False, "auto", [], ())]:
+            raise UsageError(f"{given[0]} is for a model in this process: leave it out with --server")
+        import copyspec
+
+        settings |= {"dialect": self.dialect, "api_key": _key(self.server, self.api_key_file)}
+        remote = copyspec.remote(self.server, model=named.model, **settings)
+        remote.chat_template_kwargs = named.chat_template_kwargs or {}
+        return remote
 
 
 def embedder_of(url: str, encoder: str | None, api_key_file: Path | None = None, prefix: str = "") -> ServerEmbedder:
@@ -49,31 +72,6 @@ def _key(url: str, file: Path | None) -> str:
         return read(file, "--api-key-file").strip()
     names = KEYS if url.strip().startswith("https:") else KEYS[:1]
     return next((value for name in names if (value := os.environ.get(name))), "")
-
-
-def remote_of(
-    server: str | None,
-    model: str | None,
-    local: Mapping[str, object],
-    *,
-    api_key_file: Path | None = None,
-    dialect: str = "auto",
-    concurrency: int = 32,
-    variables: Mapping[str, object] | None = None,
-) -> Remote | None:
-    """The model behind --server; None without one. `local`: options for a model in this process, by name."""
-    if not server:
-        if api_key_file is not None or dialect != "auto":
-            raise UsageError("--api-key-file and --dialect are for a server: name one with --server")
-        return None
-    if given := [option for option, value in local.items() if value not in (None, False, "auto", [], ())]:
-        raise UsageError(f"{given[0]} is for a model in this process: leave it out with --server")
-    import copyspec
-
-    options: dict[str, Any] = {"dialect": dialect, "concurrency": concurrency}
-    remote = copyspec.remote(server, model=model, api_key=_key(server, api_key_file), **options)
-    remote.chat_template_kwargs = variables or {}
-    return remote
 
 
 @contextmanager

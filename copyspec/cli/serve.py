@@ -10,9 +10,8 @@ import sys
 from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
-import copyspec
-from copyspec.cli.common import UsageError, panel, quiet_libraries
-from copyspec.cli.model_options import Adapter, Device, Dtype, Model, Threads, Variables, loading, model_option
+from copyspec.cli.common import UsageError, panel
+from copyspec.cli.model_options import NamedModel, model_option
 from copyspec.cli.printing import LogFormatter, echo
 
 KEY_VARIABLE = "COPYSPEC_API_KEY"
@@ -28,15 +27,11 @@ LogForm: TypeAlias = Literal["text", "json"]
 
 
 def serve(
-    model: Model = None,
-    adapter: Adapter = None,
+    *,
+    model: Annotated[NamedModel, "Model"],
     name: Annotated[
         list[str] | None, model_option("Model name that requests use. Repeatable. Default: that of --model.")
     ] = None,
-    device: Device = None,
-    dtype: Dtype = "auto",
-    threads: Threads = None,
-    chat_template_kwargs: Variables = None,
     host: Annotated[str, _address("0.0.0.0 accepts connections from other machines.")] = "127.0.0.1",
     port: Annotated[int, _address("0: any free port.", min=0, max=65535)] = 8000,
     api_key: Annotated[
@@ -73,7 +68,7 @@ def serve(
     from copyspec.server.settings import ServerSettings
 
     settings = ServerSettings(
-        names=tuple(name or ()) or (_name(model, adapter),),
+        names=tuple(name or ()) or (_name(model.model, model.adapter),),
         api_key=api_key if api_key is not None else os.environ.get(KEY_VARIABLE),
         allow_origins=tuple(allow_origin or ()),
         batch_size=batch_size,
@@ -90,11 +85,7 @@ def serve(
         raise UsageError(f"--stop-seconds {stop_seconds:g}: a number from 0 to {MAX_STOP_SECONDS}")
     bound = listen(host, port, settings.read_timeout)
     with contextlib.closing(bound):  # already listening: clients wait while the model loads
-        quiet_libraries()
-        engine = copyspec.load(model, **loading(device, dtype, adapter))
-        engine.threads = threads
-        engine.chat_template_kwargs = chat_template_kwargs or {}
-        server = Server(engine, settings)
+        server = Server(model.load(), settings)
         server.warm_up()
         names = ", ".join(settings.names)
         echo(f"copyspec: {names} on {address_of(bound)}/v1 (Ctrl-C stops)", err=True, flush=True)

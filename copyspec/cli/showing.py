@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -11,8 +11,6 @@ from copyspec.cli.common import STDIN
 from copyspec.cli.printing import console, echo, echo_bytes, flush_stdout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from copyspec.engine.results import Chunk, Comparison, Result, Stats
     from copyspec.text.codec import Codec
     from copyspec.views.provenance import Provenance

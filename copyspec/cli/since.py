@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from copyspec.cli.common import STDIN, UsageError
-from copyspec.filesystem import open_input
+from copyspec.common.filesystem import open_input
 
 _HUNK = re.compile(rb"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 _EVERYTHING = range(1, 1 << 62)

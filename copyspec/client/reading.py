@@ -12,9 +12,9 @@ from itertools import accumulate
 from typing import Any
 
 from copyspec.client.sending import AgainError
-from copyspec.engine.logprobs import TokenLogprob
+from copyspec.common.sequences import common_prefix
 from copyspec.engine.results import Change
-from copyspec.sequences import common_prefix
+from copyspec.engine.results.logprobs import TokenLogprob
 from copyspec.text.replies.reader import Parts
 from copyspec.views.provenance import Place, SourceText, Span
 

@@ -12,17 +12,17 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
-from copyspec.checks import check_number, check_type, check_whole
 from copyspec.client import reading
 from copyspec.client.asking import Asking
 from copyspec.client.dialects import DIALECTS, Card, Dialect, Name, dialect_of
 from copyspec.client.feeding import as_ended
 from copyspec.client.requests import ChatRequest, request_for, request_of
 from copyspec.client.sending import CHAT, AgainError, RefusedError, Sender, ServerError, check_url, is_loopback
+from copyspec.common.checks import check_number, check_type, check_whole
+from copyspec.common.lockless import cached_property
 from copyspec.decoding.stats import Stats
-from copyspec.engine.inputs import Input, PromptTooLongError
+from copyspec.engine.asking.inputs import Input, PromptTooLongError
 from copyspec.engine.results import Chunk, NoAnswer, Result
-from copyspec.lockless import cached_property
 from copyspec.models.aliases import ALIASES
 from copyspec.models.loading import BUNDLED_LANGUAGES, DEFAULT
 from copyspec.text.replies.reader import Parts

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from copyspec.checks import plain_value
 from copyspec.client.asking import Asking
 from copyspec.client.dialects import Dialect
-from copyspec.engine.inputs import Input, parse_edits, parse_prompts, parse_references
-from copyspec.engine.unknown import reject_unknown
+from copyspec.common.checks import plain_value
+from copyspec.engine.asking.inputs import Input, parse_edits, parse_prompts, parse_references
+from copyspec.engine.asking.unknown import reject_unknown
 from copyspec.text.chat import with_system
 from copyspec.views.provenance import SourceText
 

@@ -15,7 +15,7 @@ from time import monotonic, time
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 
 CHAT = "/chat/completions"
 TRIES = 8

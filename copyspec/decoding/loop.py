@@ -9,7 +9,6 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from operator import add
 from typing import NamedTuple
 
 from copyspec.budget import OUTLIER, Budget, CostModel
@@ -27,15 +26,7 @@ from copyspec.targets.scores import Scores
 from copyspec.tree import COMPILED, EMPTY, ROOT, DraftTree
 from copyspec.verification.picking import best_picks
 
-REFILL_SHARE = 0.25
-"""Share of the batch that must be free before rows join it: prompts are read in a pass of their own, together, and
-static passes copy the caches of rows that join."""
-
 PROBE_NODES = 2  # size of a trial draft from a drafter whose probabilities proved too high
-
-OVERDRAFT = 0.5
-"""Plain passes by which a row may overdraw its allowance where passes are padded: the least draft of 32 rows takes a
-third of a plain pass on a GPU, and after two wrong ones a row could not draft again for twenty tokens."""
 
 _AS_IT_IS = nullcontext()
 
@@ -78,12 +69,11 @@ def decode(
     settings, costs = settings or DecodeSettings(), cost_model or costs_on(target.device.type)
     draft, waiting = settings.draft, iter(requests)
     batch = Batch(target, draft, costs)
-    refill = max(1, int(REFILL_SHARE * settings.batch_size))
     count, is_exhausted = 0, False
     try:
         while True:
             room = settings.batch_size - len(batch.rows)
-            if not is_exhausted and (room >= refill or not batch.rows):
+            if not is_exhausted and room:
                 fresh, lost, began = list[Row](), list[StepOutput](), count
                 for request in islice(waiting, room):
                     if request is None:  # no more at present
@@ -100,10 +90,9 @@ def decode(
                 else:
                     is_exhausted = count - began < room
                 if fresh:
-                    yield _admit(batch, fresh, Batch(target, draft, costs))
+                    batch.add(fresh)
                 if lost:
                     yield lost
-                if fresh or lost:
                     continue
             if not batch.rows and is_exhausted:
                 return
@@ -113,20 +102,6 @@ def decode(
             yield outputs
     finally:
         batch.close()
-
-
-def _admit(batch: Batch, rows: list[Row], newcomers: Batch) -> list[StepOutput]:
-    """Run the first step of new rows (prompts and first trees in one pass), which then join the batch."""
-    try:
-        newcomers.open(rows)
-        outputs = newcomers.step()
-        if any([output.finish is not None for output in outputs]):
-            newcomers.drop_finished()
-        batch.join(newcomers)
-    except BaseException:
-        newcomers.close()
-        raise
-    return outputs
 
 
 @dataclass(eq=False, slots=True)
@@ -141,14 +116,16 @@ class Batch:
     _times: PassTimes = field(default_factory=PassTimes)
     _pauses: bool = False  # whether the next pass is made without drafts, to learn what it costs
 
-    def open(self, rows: list[Row]) -> None:
-        """Start the batch with `rows`; the next step reads their prompts."""
+    def add(self, rows: list[Row]) -> None:
+        """Let these rows join; the next passes read their prompts."""
         prompts, limit = [row.request.prompt for row in rows], max(row.limit for row in rows)
-        if any([row.can_observe and row.wanted_states() is not None for row in rows]):
+        self.rows = [*self.rows, *rows]  # which are closed with the others if they cannot join
+        if self._session is not None:
+            self._session.add(prompts, limit)
+        elif any([row.can_observe and row.wanted_states() is not None for row in rows]):
             self._session = self._target.open(prompts, limit, keeps_states=True)
         else:
             self._session = self._target.open(prompts, limit)
-        self.rows = [*rows]
         for row in rows:
             row.meter.times, row.meter.before = self._times, replace(self._times)
         if all(row.request.prefixes is None and row.request.past is None for row in rows):
@@ -161,10 +138,13 @@ class Batch:
 
     def step(self) -> list[StepOutput]:
         """Propose, verify, commit: one forward pass of the target for all rows."""
-        rows, session, target, clock = self.rows, self._session, self._target, self._costs.clock
+        session, target, clock = self._session, self._target, self._costs.clock
         assert session is not None
+        rows, reading = self.rows, None
         count = sum([len(row.uncached) for row in rows])
         is_first = count > len(rows) or self._times.passes == rows[0].meter.before.passes
+        if count > session.piece:
+            rows, reading, count = self._in_pieces(session.piece)
         fills_prefixes = any([row.model_state is not None for row in rows])
         if fills_prefixes:
             reuse.check_state(rows, target)
@@ -173,9 +153,16 @@ class Batch:
         pauses, self._pauses = self._pauses, False
         if target.supports_drafts and not pauses and any([row.drafts for row in rows]):
             draft = self._draft
-            most = min(draft.max_nodes, session.most_nodes)
-            padded = session.padded
-            budget = self._costs.budget(len(rows), most, padded, adaptive=draft.adaptive, is_first=is_first)
+            most, computes = min(draft.max_nodes, session.most_nodes), session.computes
+            budget = self._costs.budget(
+                len(rows),
+                most,
+                computes,
+                adaptive=draft.adaptive,
+                is_first=is_first,
+                uncached=count,
+                most_tokens=session.most_tokens,
+            )
             if not target.supports_trees:
                 budget = replace(budget, chain=True)
             drafts = [row.propose(budget) for row in rows]
@@ -187,9 +174,10 @@ class Batch:
         shows = any([row.reads_scores for row in rows])
         # Entering inference mode takes as long as verifying a row: sessions do it where a pass needs it.
         with inference_mode(True) if shows else _AS_IT_IS:
-            scores, states = (
-                self._score(trees) if shows else (session.score([row.uncached for row in rows], trees), None)
-            )
+            uncached, drafts = [row.uncached for row in rows], trees
+            if reading is not None:
+                uncached, drafts = [*uncached, reading[1]], [*trees, EMPTY]
+            scores, states = self._score(rows, uncached, drafts) if shows else (session.score(uncached, drafts), None)
             launched = clock()
             if budget is not None:
                 # Bookkeeping that the next draft does not need overlaps with the work of the device.
@@ -198,12 +186,18 @@ class Batch:
                     row.meter.settle()
             bookkept = clock()
             # Reading the picks waits for the pass to end, so that its time can be measured.
+            if reading is not None:
+                scores = Scores(scores.logits, scores.starts[:-1], scores.sizes[:-1])
             picks = pick(rows, trees, scores, states) if shows else best_picks(scores)
             sampled = clock()
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
         verified = clock()
         # A row that has ended needs no cache for its last accepted tokens.
-        session.keep([path if row.finish is None else () for row, path in zip(rows, paths, strict=True)])
+        kept = [path if row.finish is None else () for row, path in zip(rows, paths, strict=True)]
+        if reading is not None:
+            reading[0].uncached = reading[0].uncached[len(reading[1]) :]
+            kept.append(())
+        session.keep(kept)
         if is_first and fills_prefixes:
             reuse.store(rows, session, target)
         marks = PassMarks(started, drafted, launched, bookkept, sampled, verified, clock())
@@ -217,8 +211,22 @@ class Batch:
             # As long as drafts are right, it does not matter what a pass without them would cost.
             self._pauses = budget.is_guessed and nodes > 0 and not any(paths)
             for row, tree, path in zip(rows, trees, paths, strict=True):
-                row.meter.count(tree, path, budget, len(rows), extra * len(tree.tokens), fitted.limit)
+                row.meter.count(tree, path, budget, len(rows), extra * len(tree.tokens), budget.max_nodes)
         return [row.report(tree, path, len(rows)) for row, tree, path in zip(rows, trees, paths, strict=True)]
+
+    def _in_pieces(self, piece: int) -> tuple[list[Row], tuple[Row, list[int]] | None, int]:
+        """The rows of a pass that reads about `piece` tokens of prompts: the first ones, whose scores are wanted; a row
+        that is read in part, with these tokens; and the number of all these tokens."""
+        rows, count = list[Row](), 0
+        for index, row in enumerate(self.rows):
+            size, room = len(row.uncached), piece - count
+            if size > max(1, room):
+                for waiting in self.rows[index + (room > 0) :]:
+                    waiting.meter.before = replace(self._times)
+                return rows, (row, row.uncached[:room]) if room > 0 else None, max(count, piece)
+            rows.append(row)
+            count += size
+        return rows, None, count
 
     def _record(self, marks: PassMarks, tokens: int, *, is_first: bool, is_done: bool) -> float | None:
         """Add the times of a pass over so many tokens, and let the cost model learn from it. `is_done`: whether the
@@ -234,12 +242,15 @@ class Batch:
         times.other += marks.committed - marks.verified + beside
         if is_first:
             times.prefill += seconds
+        else:
+            times.target += seconds
+        if session.computes is not None:
+            tokens, is_first = session.computes(tokens), False  # prompts are tokens like any others
+        if is_first:
             if session.is_settled:
                 self._costs.observe_first(tokens, seconds)
         else:
-            times.target += seconds
-            plain, tokens = session.computed or (0, tokens)
-            if session.is_settled and not self._costs.observe(tokens, seconds, plain):
+            if session.is_settled and not self._costs.observe(tokens, seconds):
                 return seconds
         return None
 
@@ -253,24 +264,12 @@ class Batch:
             # Rows that go on are cached when they end.
             reuse.store(self.rows, self._session, self._target, only_finished=True)
             reuse.hand_over(self.rows, self._session)
-        places = compacted(is_running)
+        places = [place for place, runs in enumerate(is_running) if runs]
         self.rows = [self.rows[place] for place in places]
         if not self.rows:
             self.close()
         elif self._session is not None:
             self._session.select(places)
-
-    def join(self, other: Batch) -> None:
-        """Append the rows of `other`, a batch of the same target, and take over their caches."""
-        if not self.rows:
-            self.rows, self._session, self._times = other.rows, other._session, other._times
-            return
-        if other._session is not None and self._session is not None:
-            self._session.join(other._session)
-            for row in other.rows:
-                row.meter.before = self._times.since(other._times.since(row.meter.before))
-                row.meter.times = self._times
-            self.rows = [*self.rows, *other.rows]
 
     @property
     def cached(self) -> int:
@@ -294,9 +293,11 @@ class Batch:
             row.close()
         self.rows, self._session = [], None
 
-    def _score(self, trees: Sequence[DraftTree]) -> tuple[Scores, Sequence[RowStates] | None]:
+    def _score(
+        self, rows: Sequence[Row], uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]
+    ) -> tuple[Scores, Sequence[RowStates] | None]:
         """The scores of a pass, with others where a rule has them, and the hidden states that drafters want."""
-        rows, session, uncached = self.rows, self._session, [row.uncached for row in self.rows]
+        session = self._session
         assert session is not None
         states: Sequence[RowStates] | None = None
         wanted = [layers for row in rows if row.can_observe and (layers := row.wanted_states()) is not None]
@@ -305,22 +306,14 @@ class Batch:
         else:
             scores = session.score(uncached, trees)
         if any([row.rescorer is not None for row in rows]):
-            scores = rescored(rows, trees, scores)
+            scores = rescored(rows, trees[: len(rows)], scores)
         return scores, states
-
-
-def compacted(is_running: Sequence[bool]) -> list[int]:
-    """Return the rows that go on; the last ones fill the places of those that ended, so that few caches move."""
-    count, places = sum(is_running), list(range(len(is_running)))
-    last = [place for place in places[count:] if is_running[place]]
-    return [place if is_running[place] else last.pop() for place in places[:count]]
 
 
 class PassTrees(NamedTuple):
     """The trees of a pass."""
 
     trees: list[DraftTree]
-    limit: int  # most nodes that a tree could have
     cost: float  # of the pass, in plain passes
 
 
@@ -329,15 +322,13 @@ def fit(controllers: Sequence[DraftController | None], trees: Sequence[DraftTree
 
     These maximise the expected tokens of all rows per unit of time, within the drafting rows' allowance even if all
     drafts are wrong. A pass costs what its tokens do, whichever rows they are of: the likeliest nodes of all rows are
-    verified. Where passes are padded, all rows wait for the widest tree, and the width is chosen for all. Where the
-    least draft is beyond the allowance then, rows with some of it left may overdraw it (OVERDRAFT).
+    verified.
     """
     sizes = [len(tree.tokens) for tree in trees]
-    widest = max(sizes)
-    if not budget.costs or not widest:
-        return PassTrees(list(trees), budget.max_nodes, 1.0)
+    if not budget.costs or not any(sizes):
+        return PassTrees(list(trees), 1.0)
     drafts: list[_Draft | None] = []
-    allowed, solvent = 0.0, 0
+    allowed = 0.0
     for controller, tree, size in zip(controllers, trees, sizes, strict=True):
         if controller is None or not size:
             drafts.append(None)
@@ -347,25 +338,14 @@ def fit(controllers: Sequence[DraftController | None], trees: Sequence[DraftTree
         scores = tree.scores if controller.trust == 1.0 else [controller.trust * score for score in tree.scores]
         drafts.append((tree.parents, scores, scale, most))
         allowed += max(0.0, controller.allowance)
-        solvent += controller.allowance > 0.0
+    chosen = COMPILED.fit_shared if COMPILED is not None else _fit_shared
     costs = budget.shared or budget.costs
-    if budget.shared:
-        chosen = COMPILED.fit_shared if COMPILED is not None else _fit_shared
-        count, orders = chosen(drafts, costs, allowed)
-        limit, cost = budget.max_nodes, costs[count]
-    else:
-        if len(costs) > 2 and costs[1] == costs[2]:  # passes are padded, so that no smaller draft is cheaper
-            least = len(trees) * (costs[1] - 1.0)
-            if allowed < least <= allowed + OVERDRAFT * solvent:
-                allowed = least
-        by_width = COMPILED.fit if COMPILED is not None else _fit
-        limit, width, orders = by_width(drafts, costs, widest, budget.max_nodes, allowed)
-        orders, cost = [order[:width] for order in orders], costs[width]
+    count, orders = chosen(drafts, costs, allowed)
     fitted = [
         EMPTY if not order else tree if size == len(order) else tree.in_order(sorted(order))
         for tree, size, order in zip(trees, sizes, orders, strict=True)
     ]
-    return PassTrees(fitted, limit, cost)
+    return PassTrees(fitted, costs[count])
 
 
 _Draft = tuple[Sequence[int], Sequence[float], float, int]
@@ -394,37 +374,6 @@ def _fit_shared(drafts: Sequence[_Draft | None], costs: Sequence[float], allowed
     for _, row, node in ranked[:count]:
         orders[row].append(node)
     return count, orders
-
-
-def _fit(
-    drafts: Sequence[_Draft | None], costs: Sequence[float], widest: int, limit: int, allowed: float
-) -> tuple[int, int, list[list[int]]]:
-    """The largest size allowed, up to `limit`; the width that pays; and each draft's nodes, the most likely first.
-
-    `costs`: of passes with 0 to `limit` nodes; `widest`: nodes of the largest draft; `allowed`: plain passes that all
-    rows together may lose.
-    """
-    rows = len(drafts)
-    orders: list[list[int]] = []
-    gains = [0.0] * (widest + 1)  # summed over the rows: expected tokens of each row's n-th node
-    for draft in drafts:
-        if draft is None:
-            orders.append([])
-            continue
-        parents, scores, scale, most = draft
-        worth = calibrated_scores(parents, scores, scale)
-        # Most likely nodes first, ties in stored order.
-        order = sorted(range(len(worth)), key=worth.__getitem__, reverse=True)[:most]
-        orders.append(order)
-        gains[1 : 1 + len(order)] = map(add, gains[1:], map(worth.__getitem__, order))
-    while limit and rows * (costs[limit] - 1.0) > allowed:
-        limit -= 1
-    expected, best, width = float(rows), rows / costs[0], 0
-    for n in range(1, min(widest, limit) + 1):
-        expected += gains[n]
-        if expected / costs[n] > best and rows * (costs[n] - 1.0) <= allowed:
-            best, width = expected / costs[n], n
-    return limit, width, orders
 
 
 def calibrated_scores(parents: Sequence[int], scores: Sequence[float], scale: float) -> list[float]:

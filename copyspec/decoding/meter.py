@@ -60,7 +60,6 @@ class Meter:
     """The drafter's tree for this pass, and the seconds it took; None: the drafter was not asked."""
     _rows: int = 0  # in the last pass
     _plain: int = 1  # tokens of a plain pass like it, padding included
-    _is_padded: bool = False
     _first_draft: tuple[float, bool] | None = None
     """Probability of the first token of the first pass's draft, 0 if none paid, and whether it was right."""
     _uncounted: tuple[DraftTree, Sequence[int]] | None = None  # tree and path of the last pass
@@ -89,7 +88,7 @@ class Meter:
         the costs by which they were drafted.
         """
         is_first, self._rows, size = not self._rows, rows, len(tree.tokens)
-        self._plain, self._is_padded = budget.plain, bool(budget.costs) and not budget.shared
+        self._plain = budget.plain
         self._uncounted = (tree, path) if size else None
         controller = self.controller
         if is_first and controller is not None:
@@ -136,9 +135,9 @@ class Meter:
         times, controller, rows = self.times.since(self.before), self.controller, self._rows
         accepted = self._accepted
         deeper = list(accumulate(reversed(accepted)))  # drafts of which n, n - 1, ... tokens or more were accepted
-        plain, is_padded = self._plain, self._is_padded
-        seconds = self._costs.seconds(plain, is_padded=is_padded) if rows and ended else 0.0
-        measured = self._costs.measured(plain, is_padded=is_padded) if seconds else {}
+        plain = self._plain
+        seconds = self._costs.seconds(plain) if rows and ended else 0.0
+        measured = self._costs.measured(plain) if seconds else {}
         return Stats(
             num_passes=times.passes,
             num_drafts=deeper[-1] if deeper else 0,

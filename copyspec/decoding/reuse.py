@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from copyspec.sequences import common_prefix
+from copyspec.common.sequences import common_prefix
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.prefixes import BLOCK_TOKENS, Layers, PrefixCache, PrefixSession

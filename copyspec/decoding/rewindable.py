@@ -8,13 +8,13 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from copyspec.budget import Budget, CostModel
+from copyspec.common.sequences import common_prefix
 from copyspec.decoding.loop import Batch
 from copyspec.decoding.requests import Finish, Request
 from copyspec.decoding.row import Row
 from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import Drafter
 from copyspec.options import DraftOptions
-from copyspec.sequences import common_prefix
 from copyspec.targets.base import Target
 from copyspec.tree import DraftTree
 
@@ -137,7 +137,7 @@ class RewindableSequence:
 
     def _step(self, row: Row) -> None:
         if not self._batch.rows:
-            self._batch.open([row])
+            self._batch.add([row])
         self._batch.step()
 
     def close(self) -> None:

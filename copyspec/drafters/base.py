@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from copyspec.budget import Budget
-from copyspec.targets.hooks.states import LAST
+from copyspec.targets.hooks.states import LAST, RowStates
 from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
     import torch
-
-    from copyspec.targets.hooks.states import RowStates
 
 
 class Drafter(Protocol):
@@ -30,11 +28,9 @@ class Drafter(Protocol):
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return a tree of continuations of the output, of at most `budget.max_nodes` nodes; it may be empty."""
-        ...
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output: the accepted path of the last tree and the target's own next token."""
-        ...
 
 
 class ScoredDraft:

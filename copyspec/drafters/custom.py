@@ -9,7 +9,7 @@ from operator import index
 from types import MappingProxyType
 
 from copyspec.budget import Budget
-from copyspec.checks import shown
+from copyspec.common.checks import shown
 from copyspec.drafters.base import Composite, Drafter, ScoredDraft, wanted_layers
 from copyspec.drafters.predictors.base import PredictorFactory
 from copyspec.sources import OUTPUT, Source

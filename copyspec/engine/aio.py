@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from copyspec.engine.call import Call
-from copyspec.engine.call_options import CallOptions
+from copyspec.engine.asking.call_options import CallOptions
 from copyspec.engine.engine import CASTING, Engine
+from copyspec.engine.running.call import Call
 
 if TYPE_CHECKING:
     from copyspec.engine.results import Chunk

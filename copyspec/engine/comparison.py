@@ -7,17 +7,17 @@ from dataclasses import replace
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
+from copyspec.common.sequences import common_prefix
 from copyspec.drafters.prompt_lookup import prompt_lookup
-from copyspec.engine.inputs import parse_prompts
+from copyspec.engine.asking.inputs import parse_prompts
+from copyspec.engine.logits.row_processors import check_processors
 from copyspec.engine.results import Comparison, Difference, Result, TimedRun
-from copyspec.engine.row_processors import check_processors
-from copyspec.sequences import common_prefix
 from copyspec.views.race import Landing
 
 if TYPE_CHECKING:
-    from copyspec.engine.call_options import CallOptions
+    from copyspec.engine.asking.call_options import CallOptions
     from copyspec.engine.engine import Engine
-    from copyspec.engine.jobs import Job
+    from copyspec.engine.running.jobs import Job
 
 # Tokens decoded before timing starts: a model's first forward passes allocate and compile.
 WARM_UP_TOKENS = 4

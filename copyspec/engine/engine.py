@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Literal, NoReturn, overload
 
 import torch
 
-from copyspec import forks
-from copyspec.checks import brief, check_flag, check_whole
+from copyspec.common import forks
+from copyspec.common.checks import brief, check_flag, check_whole
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.meter import costs_on
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.rewindable import RewindableSequence
-from copyspec.engine.call import Call, Ticket
-from copyspec.engine.call_options import MAX_THREADS, CallOptions, check_options
-from copyspec.engine.draft_models import DraftModels, LoadedModel
-from copyspec.engine.feed import Input, generate_each
-from copyspec.engine.inputs import gather
-from copyspec.engine.jobs import Job, JobMaker
+from copyspec.engine.asking.call_options import MAX_THREADS, CallOptions, check_options
+from copyspec.engine.asking.inputs import ManyPrompts, OnePrompt, gather
+from copyspec.engine.drafting.draft_models import DraftModels, LoadedModel
 from copyspec.engine.results import Chunk, Result
-from copyspec.engine.scheduler import CallScheduler
-from copyspec.engine.threads import Passes, Threads
-from copyspec.static_options import StaticOptions
+from copyspec.engine.running.call import Call, Ticket
+from copyspec.engine.running.feed import Input, generate_each
+from copyspec.engine.running.jobs import Job, JobMaker
+from copyspec.engine.running.scheduler import CallScheduler
+from copyspec.engine.running.threads import Passes, Threads
+from copyspec.options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import UnsupportedModelError
 from copyspec.targets.hooks.attention import restore_after_interrupt
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from typing_extensions import Unpack
 
-    from copyspec.engine.inputs import ManyPrompts, OnePrompt
-    from copyspec.engine.keywords import GenerateOptions
+    from copyspec.engine.asking.keywords import GenerateOptions
     from copyspec.models.loading import ModelChoice
 
 logger = logging.getLogger(__name__)
@@ -346,7 +345,7 @@ class Engine:
         with self._lock:
             target = self.__dict__.get("_target")
             if isinstance(target, StaticTarget):
-                target.arenas.close()
+                target.pools.close()
             del target
             for name in _UNLOADED:
                 self.__dict__.pop(name, None)

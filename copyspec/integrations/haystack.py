@@ -16,7 +16,7 @@ try:
 except ImportError as error:
     raise ImportError("copyspec.integrations.haystack needs haystack-ai: pip install haystack-ai") from error
 
-from copyspec.checks import brief
+from copyspec.common.checks import brief
 from copyspec.pipelines.models import chat_option, engine_and_options
 from copyspec.retrievers import Passage, Retriever, load_corpus
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from copyspec import drafters
 from copyspec.budget import Budget
-from copyspec.checks import check_count, shown
-from copyspec.engine.inputs import parse_edits, parse_prediction, parse_references
-from copyspec.engine.spans import Reference
+from copyspec.common.checks import check_count, shown
+from copyspec.engine.asking.inputs import parse_edits, parse_prediction, parse_references
+from copyspec.engine.results.spans import Reference
 from copyspec.integrations.costs import StepCosts
 from copyspec.sources import Source, SourceKind
 

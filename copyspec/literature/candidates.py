@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from copyspec.checks import brief, shown
+from copyspec.common.checks import brief, shown
 from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
@@ -72,11 +72,9 @@ class Randomness(Protocol):
 
     def accepts(self, probability: float) -> bool:
         """Return True with this probability: u < probability is strict, so that 0 is never accepted."""
-        ...
 
     def token(self, probabilities: torch.Tensor) -> int:
         """Draw a token from `probabilities` [V], which need not sum to 1."""
-        ...
 
 
 def verify_candidates(

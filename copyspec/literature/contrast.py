@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
-from copyspec.checks import check_number
+from copyspec.common.checks import check_number
 from copyspec.targets.base import Session, Target
 from copyspec.tree import DraftTree
 

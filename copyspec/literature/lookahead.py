@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from copyspec.budget import Budget
-from copyspec.checks import check_whole
+from copyspec.common.checks import check_whole
 from copyspec.drafters.base import Drafter, ScoredDraft
 from copyspec.drafters.custom import DraftContext
 from copyspec.drafters.predictors.base import Path, paths

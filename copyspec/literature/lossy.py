@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from copyspec.checks import check_number
+from copyspec.common.checks import check_number
 from copyspec.literature.candidates import Randomness, draws_of, verify_candidates
 from copyspec.literature.rules import Children, DraftRule, at_each_node, require_greedy
 from copyspec.literature.sampled import NextToken, Nodes

@@ -63,19 +63,15 @@ class Nodes(Protocol):
     @property
     def greedy(self) -> bool:
         """Whether the temperature is 0: P is then the softmax of the scores, and the output their argmax."""
-        ...
 
     def own_token(self, node: int) -> int:
         """The target's own token after `node`, which plain decoding would emit at this seed."""
-        ...
 
     def probabilities(self, node: int) -> torch.Tensor:
         """P after `node`. [V], float32."""
-        ...
 
     def randomness(self, node: int) -> Randomness:
         """New randomness for the position after `node`; each call restarts its sequence."""
-        ...
 
 
 NextToken = Callable[[int], int]

@@ -6,7 +6,7 @@ import importlib.util
 
 import torch
 
-from copyspec.checks import brief, check_type, shown
+from copyspec.common.checks import brief, check_type, shown
 from copyspec.models.errors import LoadError
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")

@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-from copyspec.filesystem import locked, open_input, open_regular, replacing
+from copyspec.common.filesystem import locked, open_input, open_regular, replacing
 from copyspec.models.model_cache import cache_folder, hash_into
 
 _SETTLED = 2.0

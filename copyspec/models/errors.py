@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from copyspec.checks import brief, is_panic
+from copyspec.common.checks import brief, is_panic
 
 MAX_NAME = 4096  # characters of a model's name, as of a path on Linux; errors show it whole
 

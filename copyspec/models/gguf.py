@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from copyspec.building import building
+from copyspec.common.building import building
 from copyspec.models.bounds import LOADING, bounded, check_complete
 from copyspec.models.digests import content_digest
 from copyspec.models.errors import FileError, first_line

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from copyspec.checks import brief, check_flag, check_type, shown
-from copyspec.control_groups import available_memory
+from copyspec.common.checks import brief, check_flag, check_type, shown
+from copyspec.common.control_groups import available_memory
 from copyspec.models.aliases import ALIASES, CORRECTOR, PREFERRED
 from copyspec.models.errors import LoadError as LoadError
 from copyspec.models.errors import why_not
@@ -19,7 +19,7 @@ from copyspec.models.model_kwargs import OF_DEVICE_MAP, ModelKwargs, check_model
 from copyspec.models.pretrained import Pretrained
 from copyspec.models.progress import hidden_bars
 from copyspec.models.resolve import is_ready
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from copyspec.filesystem import flush_folder, locked, open_regular, replacing, umask
+from copyspec.common.filesystem import flush_folder, locked, open_regular, replacing, umask
 from copyspec.models.errors import FileError, expanded
 from copyspec.models.files import is_file_name
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from copyspec.checks import shown
+from copyspec.common.checks import shown
 from copyspec.models.pretrained import ATTENTION
 
 OWN_OPTIONS = {

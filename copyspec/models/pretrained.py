@@ -16,9 +16,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from copyspec.building import building
-from copyspec.checks import brief
-from copyspec.forks import fork_safe
+from copyspec.common.building import building
+from copyspec.common.checks import brief
+from copyspec.common.forks import fork_safe
 from copyspec.models.aliases import ALIASES, Alias, install_hint
 from copyspec.models.bounds import LOADING, bounded, check_complete
 from copyspec.models.errors import (

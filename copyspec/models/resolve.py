@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from copyspec.checks import brief
-from copyspec.filesystem import open_input
+from copyspec.common.checks import brief
+from copyspec.common.filesystem import open_input
 from copyspec.models.adapters import MAX_ADAPTER, copied, merge
 from copyspec.models.aliases import ADAPTER_WEIGHTS, ALIASES, Alias
 from copyspec.models.digests import content_digest

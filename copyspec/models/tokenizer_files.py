@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from copyspec.checks import is_panic
+from copyspec.common.checks import is_panic
 from copyspec.models.errors import FileError
 from copyspec.models.files import MAX_PIECE, TEKKEN, TOKENIZER
 

@@ -1,8 +1,8 @@
 /* The module `_trees`: operations on draft trees in every forward pass, without Python's time per node.
 
    `is_sound` is the fast check in tree.py's `fault`, `accepted` that in verification/walk.py, `lay_out` is `_fill` of
-   targets/passes.py (and `additive`, where it is given a mask), `pack` is `_pack` of targets/static/packing.py, and
-   `fit` and `fit_shared` are `_fit` and `_fit_shared` of decoding/loop.py and `record` `_record` of
+   targets/passes.py (and `additive`, where it is given a mask), `lay_out_static` is `_lay_out` of
+   targets/static/layout.py, `fit_shared` is `_fit_shared` of decoding/loop.py, and `record` `_record` of
    decoding/controller.py. They are described there and return the same, bit by bit. Every number is checked when it is
    read, so that no access is outside an array. */
 
@@ -12,10 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION 5 /* of the arguments and results; must equal VERSION in tree.py */
+#define VERSION 6 /* of the arguments and results; must equal VERSION in tree.py */
 #define ROOT -1
-#define WORD 63  /* bits of an int64 without its sign bit */
-#define FIELDS 5 /* fields of a packed pass before the words */
+#define WORD 63 /* bits of an int64 without its sign bit */
 
 typedef int64_t Number;
 
@@ -291,146 +290,220 @@ no_packed:
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
+/* The array of a static pass, and what it is filled for (targets/static/layout.py). */
 typedef struct {
-    Py_ssize_t rows, width, words;
-    Number *host;     /* [FIELDS + words, rows, width] */
-    Number *parents;  /* [width], of the current row */
-} Packing;
+    Number *fields;     /* [FIELDS + words, tokens] */
+    Number *moves;      /* [2, most_moves] */
+    Number *wanted;     /* [scored] */
+    Number *units;      /* [1 + UNIT * most_units] */
+    Py_ssize_t tokens, words, most_moves, scored, most_units;
+    Py_ssize_t page, tile, split, first_split;
+    int ordered;             /* paths in place of ancestor bits */
+    Py_ssize_t next, count;  /* the next token, and the number of scored ones so far */
+    Py_ssize_t *first;       /* [rows + 1], the first token of each row */
+    Number *starts;          /* [rows] */
+    Number *parents, *pages; /* [tokens], of the current row */
+} Static;
 
-/* Field `field` of a row, [width]. */
+enum { TOKEN, POSITION, PLACE, TREE, NODE, ROW, PARTIAL, PARTIALS, STRIDE, FIELDS };
+#define UNIT 5 /* fields of a unit of work */
+
+/* One field of a token. */
 static Number *
-field(const Packing *to, Py_ssize_t field, Py_ssize_t row)
+field(const Static *to, Py_ssize_t field, Py_ssize_t token)
 {
-    return to->host + (field * to->rows + row) * to->width;
+    return to->fields + field * to->tokens + token;
 }
 
-/* Let `column` attend to itself and to what column `above` attends to (-1: nothing else). */
+/* Write positions and ancestor bits of `size` nodes behind a root at `position`. */
 static void
-set_bits(const Packing *to, Py_ssize_t row, Py_ssize_t column, Py_ssize_t above)
+place_nodes(const Static *to, Py_ssize_t first, Py_ssize_t size, Number position)
 {
-    for (Py_ssize_t word = 0; word < to->words; word++) {
-        Number *bits = field(to, FIELDS + word, row);
-        bits[column] = above < 0 ? 0 : bits[above];
-        if (column / WORD == word) {
-            bits[column] |= (Number)1 << column % WORD;
+    for (Py_ssize_t node = 0; node < size; node++) {
+        const Number parent = to->parents[node];
+        const Py_ssize_t above = first + (Py_ssize_t)parent;
+        const Number before = parent == ROOT ? position : *field(to, POSITION, above);
+        *field(to, POSITION, first + node) = before + 1;
+        if (to->ordered) {
+            const Py_ssize_t depth = (Py_ssize_t)(before - position);
+            for (Py_ssize_t step = 0; step < depth; step++) {
+                *field(to, FIELDS + step, first + node) = *field(to, FIELDS + step, above);
+            }
+            *field(to, FIELDS + depth, first + node) = node;
+            continue;
+        }
+        for (Py_ssize_t word = 0; word < to->words; word++) {
+            Number *bits = field(to, FIELDS + word, first + node);
+            *bits = parent == ROOT ? 0 : *field(to, FIELDS + word, above);
+            if (node / WORD == word) {
+                *bits |= (Number)1 << node % WORD;
+            }
         }
     }
 }
 
+/* Lay out one row: its tokens and nodes, and which of them are scored. */
 static int
-pack_row(const Packing *to, Py_ssize_t row, Number start, PyObject *uncached, PyObject *tree_tokens,
-         PyObject *tree_parents)
+place_row(Static *to, Py_ssize_t row, PyObject *const *rows)
 {
-    Number *tokens = field(to, 0, row), *depths = field(to, 1, row), *lengths = field(to, 2, row);
-    Py_ssize_t length = read_numbers(uncached, tokens, to->width);
-    if (length < 1) {
-        return length < 0 ? -1 : fail("uncached tokens");
+    const Py_ssize_t first = to->next, room = to->tokens - first;
+    Number number, scored, start;
+    if (read_number(rows[0], row, &start) < 0 || read_number(rows[1], row, &number) < 0
+        || read_number(rows[6], row, &scored) < 0) {
+        return -1;
     }
-    Py_ssize_t size = read_tree(tree_tokens, tree_parents, tokens + length, to->parents, to->width - length);
+    if (start < 0 || start > PY_SSIZE_T_MAX / 2) {
+        return fail("starts");
+    }
+    const Py_ssize_t pages = read_numbers(PyTuple_GET_ITEM(rows[2], row), to->pages, to->tokens + 1);
+    const Py_ssize_t length = pages < 0 ? -1 : read_numbers(PyTuple_GET_ITEM(rows[3], row), field(to, TOKEN, first), room);
+    if (length < 0) {
+        return -1;
+    }
+    const Py_ssize_t size = read_tree(PyTuple_GET_ITEM(rows[4], row), PyTuple_GET_ITEM(rows[5], row),
+                                      field(to, TOKEN, first) + length, to->parents, room - length);
     if (size < 0) {
         return -1;
     }
-    for (Py_ssize_t column = 0; column < length; column++) {
-        depths[column] = column;
-        set_bits(to, row, column, column - 1);
+    const Py_ssize_t all = length + size, end = (Py_ssize_t)start + length;
+    const Py_ssize_t skipped = (Py_ssize_t)start / to->page; /* pages before that of the first token */
+    if (length < 1 || scored < 0 || scored > all || to->count + scored > to->scored
+        || ((Py_ssize_t)start + all - 1) / to->page - skipped >= pages) {
+        return fail("rows");
     }
-    for (Py_ssize_t node = 0; node < size; node++) {
-        Py_ssize_t above = length + to->parents[node];
-        depths[length + node] = depths[above] + 1;
-        set_bits(to, row, length + node, above);
+    for (Py_ssize_t i = 0; i < all; i++) {
+        const Py_ssize_t slot = (Py_ssize_t)start + i;
+        *field(to, POSITION, first + i) = slot;
+        *field(to, PLACE, first + i) = to->pages[slot / to->page - skipped] * to->page + slot % to->page;
+        *field(to, TREE, first + i) = end;
+        *field(to, NODE, first + i) = first + length;
+        *field(to, ROW, first + i) = number;
     }
-    for (Py_ssize_t column = 0; column < to->width; column++) {
-        lengths[column] = start;
+    place_nodes(to, first + length, size, end - 1);
+    for (Py_ssize_t token = first + all - (Py_ssize_t)scored; token < first + all; token++) {
+        to->wanted[to->count++] = token;
     }
+    to->starts[row] = start;
+    to->first[row] = first;
+    to->next = first + all;
     return 0;
 }
 
-/* Write the pairs of `moves` as sources and targets. */
-static int
-pack_moves(const Packing *to, Py_ssize_t row, PyObject *moves)
+/* Write the units of work for splits of this size; returns the number of their partial results, or -1 where these are
+   too many. */
+static Py_ssize_t
+place_units(const Static *to, Py_ssize_t rows, Py_ssize_t split)
 {
-    PyObject *pairs = PySequence_Tuple(moves);
-    if (pairs == NULL) {
-        return -1;
-    }
-    int failed = PyTuple_GET_SIZE(pairs) > to->width ? fail("moves") : 0;
-    for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(pairs); i++) {
-        Number pair[2];
-        Py_ssize_t count = read_numbers(PyTuple_GET_ITEM(pairs, i), pair, 2);
-        if (count != 2) {
-            failed = count < 0 ? -1 : fail("moves");
+    Py_ssize_t unit = 0, partial = 0;
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        const Py_ssize_t first = to->first[row], last = to->first[row + 1];
+        for (Py_ssize_t begin = first; begin < last; begin += to->tile) {
+            const Py_ssize_t count = last - begin < to->tile ? last - begin : to->tile;
+            const Py_ssize_t end = to->ordered ? (Py_ssize_t)*field(to, POSITION, begin) + 1
+                                               : (Py_ssize_t)to->starts[row] + begin + count - first;
+            const Py_ssize_t parts = (end + split - 1) / split;
+            if (partial + count * parts > to->most_units) {
+                return -1;
+            }
+            for (Py_ssize_t token = begin; token < begin + count; token++) {
+                *field(to, PARTIAL, token) = partial + token - begin;
+                *field(to, PARTIALS, token) = parts;
+                *field(to, STRIDE, token) = count;
+            }
+            for (Py_ssize_t part = 0; part < parts; part++, unit++, partial += count) {
+                Number *fields = to->units + 1 + UNIT * unit;
+                fields[0] = begin, fields[1] = count, fields[2] = part * split;
+                fields[3] = (part + 1) * split < end ? (part + 1) * split : end;
+                fields[4] = partial;
+            }
         }
-        else {
-            field(to, 3, row)[i] = pair[0];
-            field(to, 4, row)[i] = pair[1];
-        }
     }
-    Py_DECREF(pairs);
-    return failed;
+    to->units[0] = unit;
+    return partial;
 }
 
-static void
-clear(const Packing *to, Number scratch)
-{
-    Py_ssize_t size = to->rows * to->width;
-    memset(to->host, 0, (size_t)(3 * size) * sizeof(Number));
-    for (Py_ssize_t i = 3 * size; i < FIELDS * size; i++) {
-        to->host[i] = scratch;
-    }
-    for (Py_ssize_t i = FIELDS * size; i < (FIELDS + 1) * size; i++) {
-        to->host[i] = 1;
-    }
-    memset(to->host + (FIELDS + 1) * size, 0, (size_t)((to->words - 1) * size) * sizeof(Number));
-}
-
+/* Fill the array; `rows` are starts, numbers, pages, uncached tokens, tokens and parents of trees, scored tokens, and
+   the sources and targets of moves. */
 static int
-pack_rows(const Packing *to, PyObject *const *rows, Number scratch)
+fill_static(Static *to, PyObject *const *rows, Number scratch)
 {
-    clear(to, scratch);
-    for (Py_ssize_t row = 0; row < PyTuple_GET_SIZE(rows[0]); row++) {
-        Number start;
-        if (read_number(rows[0], row, &start) < 0
-            || pack_row(to, row, start, PyTuple_GET_ITEM(rows[1], row), PyTuple_GET_ITEM(rows[2], row),
-                        PyTuple_GET_ITEM(rows[3], row)) < 0
-            || pack_moves(to, row, PyTuple_GET_ITEM(rows[4], row)) < 0) {
+    const Py_ssize_t count = PyTuple_GET_SIZE(rows[0]);
+    memset(to->fields, 0, (size_t)((FIELDS + to->words) * to->tokens) * sizeof(Number));
+    memset(to->moves, 0, (size_t)(2 * to->most_moves + to->scored) * sizeof(Number)); /* wanted ones follow */
+    for (Py_ssize_t row = 0; row < count; row++) {
+        if (place_row(to, row, rows) < 0) {
             return -1;
         }
+    }
+    to->first[count] = to->next;
+    for (Py_ssize_t token = to->next; token < to->tokens; token++) {
+        *field(to, TOKEN, token) = 0; /* where a row has been read that did not fit */
+        *field(to, ROW, token) = scratch;
+    }
+    const Py_ssize_t sources = PyTuple_GET_SIZE(rows[7]);
+    if (sources > to->most_moves || PyTuple_GET_SIZE(rows[8]) != sources
+        || read_numbers(rows[7], to->moves, sources) < 0
+        || read_numbers(rows[8], to->moves + to->most_moves, sources) < 0) {
+        return PyErr_Occurred() ? -1 : fail("moves");
+    }
+    Py_ssize_t split = to->split ? to->split : to->first_split;
+    while (place_units(to, count, split) < 0) {
+        if (to->split || split > PY_SSIZE_T_MAX / 4) {
+            return fail("units");
+        }
+        split *= 2;
     }
     return 0;
 }
 
 static PyObject *
-pack(PyObject *Py_UNUSED(module), PyObject *args)
+lay_out_static(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *given[5], *rows[5], *host_array;
+    PyObject *given[9], *rows[9], *array;
     Py_buffer host;
+    Static to = {0};
     long long scratch;
     int failed = -1;
-    if (!PyArg_ParseTuple(args, "OOOOOOL", &host_array, &given[0], &given[1], &given[2], &given[3], &given[4],
-                          &scratch)) {
+    if (!PyArg_ParseTuple(args, "OnnnnpOOOOOOOOOLnnnn", &array, &to.tokens, &to.most_moves, &to.scored, &to.most_units,
+                          &to.ordered, &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
+                          &given[7], &given[8], &scratch, &to.page, &to.tile, &to.split, &to.first_split)
+        || take_tuples(given, rows, 9) < 0) {
         return NULL;
     }
-    if (take_tuples(given, rows, 5) < 0) {
-        return NULL;
-    }
-    if (take(&host, host_array, 3, sizeof(Number)) < 0) {
+    if (take(&host, array, 1, sizeof(Number)) < 0) {
         goto no_host;
     }
-    Packing to = {.rows = host.shape[1], .width = host.shape[2], .words = host.shape[0] - FIELDS, .host = host.buf};
-    if (to.words < 1 || to.words * WORD < to.width || to.width < 1 || PyTuple_GET_SIZE(rows[0]) > to.rows
-        || !have_rows(rows, 5, PyTuple_GET_SIZE(rows[0]))) {
+    const Py_ssize_t count = PyTuple_GET_SIZE(rows[0]), most = host.shape[0];
+    to.words = to.ordered ? to.tokens : (to.tokens + WORD - 1) / WORD;
+    if (to.tokens < 1 || (to.ordered && to.tile != 1) || to.tokens > most || to.most_moves < 0 || to.most_moves > most || to.scored < 1
+        || to.scored > to.tokens || to.most_units < to.tokens || to.most_units > most || to.page < 1 || to.tile < 1
+        || to.split < 0 || to.first_split < 1 || count > to.tokens || !have_rows(rows, 7, count)
+        || (FIELDS + to.words) * to.tokens + 2 * to.most_moves + to.scored + 1 + UNIT * to.most_units != most) {
         fail("rows");
+        goto done;
     }
-    else if ((to.parents = PyMem_Malloc((size_t)to.width * sizeof(Number))) == NULL) {
+    to.fields = host.buf;
+    to.moves = to.fields + (FIELDS + to.words) * to.tokens;
+    to.wanted = to.moves + 2 * to.most_moves;
+    to.units = to.wanted + to.scored;
+    to.first = PyMem_Malloc((size_t)(count + 1) * sizeof(Py_ssize_t));
+    to.starts = PyMem_Malloc((size_t)(count + 1) * sizeof(Number));
+    to.parents = PyMem_Malloc((size_t)to.tokens * sizeof(Number));
+    to.pages = PyMem_Malloc((size_t)(to.tokens + 1) * sizeof(Number));
+    if (to.first == NULL || to.starts == NULL || to.parents == NULL || to.pages == NULL) {
         PyErr_NoMemory();
     }
     else {
-        failed = pack_rows(&to, rows, scratch);
-        PyMem_Free(to.parents);
+        failed = fill_static(&to, rows, scratch);
     }
+    PyMem_Free(to.first);
+    PyMem_Free(to.starts);
+    PyMem_Free(to.parents);
+    PyMem_Free(to.pages);
+done:
     PyBuffer_Release(&host);
 no_host:
-    release(rows, 5);
+    release(rows, 9);
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
@@ -614,33 +687,6 @@ take_draft(PyObject *given, Draft *draft)
     return failed;
 }
 
-/* Rank one draft, add to `gains` what its n-th node is worth, and return its first `most` nodes as a new list. */
-static PyObject *
-rank_draft(PyObject *given, double *gains, Py_ssize_t room)
-{
-    Draft draft;
-    if (take_draft(given, &draft) < 0) {
-        return NULL;
-    }
-    PyObject *order = NULL;
-    if (draft.most > room) {
-        fail("parents, scores and sizes");
-    }
-    else if ((order = PyList_New(draft.most)) != NULL) {
-        for (Py_ssize_t place = 0; place < draft.most; place++) {
-            PyObject *node = PyLong_FromSsize_t(draft.ranked[place].node);
-            if (node == NULL) {
-                Py_CLEAR(order);
-                break;
-            }
-            PyList_SET_ITEM(order, place, node);
-            gains[place + 1] += draft.ranked[place].worth;
-        }
-    }
-    release_draft(&draft);
-    return order;
-}
-
 /* A node of one of several drafts. */
 typedef struct {
     double worth;
@@ -757,76 +803,6 @@ done:
     return found;
 }
 
-/* Choose the width from `gains`, [widest + 1], and the costs of 0 to `limit` nodes; lowers `limit` to what is allowed.
- */
-static int
-choose_width(const double *gains, Py_ssize_t widest, PyObject *costs, double rows, double allowed, Py_ssize_t *limit,
-             Py_ssize_t *width)
-{
-    double cost, expected = rows, best;
-    if (read_real(costs, 0, &cost) < 0) {
-        return -1;
-    }
-    best = rows / cost;
-    for (; *limit > 0; --*limit) {
-        if (read_real(costs, *limit, &cost) < 0) {
-            return -1;
-        }
-        if (rows * (cost - 1.0) <= allowed) {
-            break;
-        }
-    }
-    *width = 0;
-    for (Py_ssize_t n = 1; n <= widest && n <= *limit; n++) {
-        if (read_real(costs, n, &cost) < 0) {
-            return -1;
-        }
-        expected += gains[n];
-        if (expected / cost > best && rows * (cost - 1.0) <= allowed) {
-            best = expected / cost, *width = n;
-        }
-    }
-    return 0;
-}
-
-static PyObject *
-fit(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *given[2], *taken[2], *orders = NULL, *found = NULL;
-    Py_ssize_t widest, limit, width;
-    double allowed;
-    if (!PyArg_ParseTuple(args, "OOnnd", &given[0], &given[1], &widest, &limit, &allowed)
-        || take_tuples(given, taken, 2) < 0) {
-        return NULL;
-    }
-    Py_ssize_t rows = PyTuple_GET_SIZE(taken[0]);
-    double *gains = widest < 0 ? NULL : PyMem_Calloc((size_t)widest + 1, sizeof(double));
-    if (limit < 0 || limit >= PyTuple_GET_SIZE(taken[1]) || widest < 0) {
-        fail("costs and widths");
-        goto done;
-    }
-    if (gains == NULL || (orders = PyList_New(rows)) == NULL) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    for (Py_ssize_t row = 0; row < rows; row++) {
-        PyObject *draft = PyTuple_GET_ITEM(taken[0], row);
-        PyObject *order = draft == Py_None ? PyList_New(0) : rank_draft(draft, gains, widest);
-        if (order == NULL) {
-            goto done;
-        }
-        PyList_SET_ITEM(orders, row, order);
-    }
-    if (choose_width(gains, widest, taken[1], (double)rows, allowed, &limit, &width) == 0) {
-        found = Py_BuildValue("nnO", limit, width, orders);
-    }
-done:
-    Py_XDECREF(orders);
-    PyMem_Free(gains);
-    release(taken, 2);
-    return found;
-}
-
 /* Add to the record what was expected of the children of `node` (the root: ROOT), and whether one was right. */
 static int
 record_node(PyObject *scores, Number node, double total, int was_right, double decay, double *expected, double *right)
@@ -904,10 +880,8 @@ PyDoc_STRVAR(accepted_doc, "accepted(tokens, parents, picked)\n\n"
                            "The accepted nodes, where the target's token is known after the root and every node.");
 PyDoc_STRVAR(lay_out_doc, "lay_out(starts, uncached, tokens, parents, packed, visible, mask, lowest)\n\n"
                           "Fills the arrays of passes.Pass; a mask's items are 0 or have the bits of `lowest`.");
-PyDoc_STRVAR(pack_doc, "pack(host, starts, uncached, tokens, parents, moves, scratch)\n\n"
-                       "The array of a static pass: packing.pack.");
-PyDoc_STRVAR(fit_doc, "fit(drafts, costs, widest, limit, allowed)\n\n"
-                      "The largest size allowed, the width that pays, and each draft's nodes by their probability.");
+PyDoc_STRVAR(lay_out_static_doc, "lay_out_static(host, tokens, moves, scored, units, ordered, ...)\n\n"
+                                 "Fills the array of a static pass: static.layout.lay_out.");
 PyDoc_STRVAR(fit_shared_doc, "fit_shared(drafts, costs, allowed)\n\n"
                              "How many nodes of all drafts together pay, and which of each, by their probability.");
 PyDoc_STRVAR(record_doc, "record(parents, scores, path, decay, expected, right)\n\n"
@@ -917,8 +891,7 @@ static PyMethodDef methods[] = {
     {"is_sound", is_sound, METH_VARARGS, is_sound_doc},
     {"accepted", accepted, METH_VARARGS, accepted_doc},
     {"lay_out", lay_out, METH_VARARGS, lay_out_doc},
-    {"pack", pack, METH_VARARGS, pack_doc},
-    {"fit", fit, METH_VARARGS, fit_doc},
+    {"lay_out_static", lay_out_static, METH_VARARGS, lay_out_static_doc},
     {"fit_shared", fit_shared, METH_VARARGS, fit_shared_doc},
     {"record", record, METH_VARARGS, record_doc},
     {NULL, NULL, 0, NULL},

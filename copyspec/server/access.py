@@ -15,7 +15,7 @@ from uuid import uuid4
 from copyspec.server.asgi import Scope, header, route_path
 
 if TYPE_CHECKING:
-    from copyspec.engine.jobs import Job
+    from copyspec.engine.running.jobs import Job
 
 logger = logging.getLogger(__name__)
 

@@ -15,13 +15,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from copyspec.checks import brief, shown
-from copyspec.engine import aio, generation_config
-from copyspec.engine.call import Call
-from copyspec.engine.call_options import DEFAULT_MAX_NEW_TOKENS, CallOptions, check_options
+from copyspec.common.checks import brief, shown
+from copyspec.engine import aio
+from copyspec.engine.asking.call_options import DEFAULT_MAX_NEW_TOKENS, CallOptions, check_options
+from copyspec.engine.asking.inputs import PromptTooLongError
 from copyspec.engine.engine import Engine
-from copyspec.engine.inputs import PromptTooLongError
-from copyspec.engine.scheduler import QueueFullError
+from copyspec.engine.logits import generation_config
+from copyspec.engine.running.call import Call
+from copyspec.engine.running.scheduler import QueueFullError
 from copyspec.models.own import own_name
 from copyspec.server.access import access_of
 from copyspec.server.asgi import error_body

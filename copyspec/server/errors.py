@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from copyspec.engine.inputs import PromptTooLongError
+from copyspec.engine.asking.inputs import PromptTooLongError
 from copyspec.server.asgi import error_body
 from copyspec.text.chat import ChatError
 

@@ -12,7 +12,7 @@ import socket
 import time
 from urllib.parse import urlsplit
 
-from copyspec.checks import brief
+from copyspec.common.checks import brief
 from copyspec.server.access import HEADER, begin, error_of
 from copyspec.server.asgi import (
     App,

@@ -9,8 +9,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from copyspec.engine.logprobs import TokenLogprob
 from copyspec.engine.results import Chunk, Result
+from copyspec.engine.results.logprobs import TokenLogprob
 from copyspec.text.replies.reader import Parts
 
 Json = dict[str, object]

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from copyspec.checks import brief, check_number, check_whole, is_ids, shown
-from copyspec.engine.unknown import ELSEWHERE, MAX_NAME, reject_unknown
+from copyspec.common.checks import brief, check_number, check_whole, is_ids, shown
+from copyspec.engine.asking.unknown import ELSEWHERE, MAX_NAME, reject_unknown
 from copyspec.server.errors import FieldError
 from copyspec.server.limits import check_references, count_characters
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from copyspec.checks import brief, check_number, check_whole
-from copyspec.engine.call_options import CallOptions
+from copyspec.common.checks import brief, check_number, check_whole
+from copyspec.engine.asking.call_options import CallOptions
 from copyspec.server.limits import MAX_CHARACTERS
 
 ANY_ORIGIN = "*"

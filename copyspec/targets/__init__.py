@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from copyspec.static_options import StaticOptions
+    from copyspec.options import StaticOptions
     from copyspec.targets.base import Target
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from copyspec.tree import DraftTree
@@ -28,7 +28,7 @@ class Session(Protocol):
 
     @property
     def runner(self) -> str:
-        """How the last pass was run (`copyspec.static_options.Runner`)."""
+        """How the last pass was run (`copyspec.options.Runner`)."""
         ...
 
     @property
@@ -37,14 +37,18 @@ class Session(Protocol):
         ...
 
     @property
-    def computed(self) -> tuple[int, int] | None:
-        """Tokens of a plain pass like the last one, and those that it computed, padding included; None: those that it
-        was given."""
+    def computes(self) -> Callable[[int], int] | None:
+        """The tokens that a pass over so many computes, padding included; None: no others."""
         ...
 
-    def padded(self, nodes: int) -> int | None:
-        """The tokens that a pass of all rows computes whose largest tree has so many nodes; None: no more than it is
-        given."""
+    @property
+    def piece(self) -> int:
+        """Uncached tokens that a pass should have at most, so that rows that are decoded do not wait for prompts."""
+        ...
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens that such a pass should have at most, draft nodes included."""
         ...
 
     @property
@@ -62,9 +66,10 @@ class Session(Protocol):
     def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
         """Logits after each row's uncached tokens and after each node of its tree, in one target pass.
 
-        `uncached` [B] holds the tokens that are not cached yet, at least one per row: the whole prompt in the first
-        call (prefill and the first tree share a pass), later the last accepted token (the root). The scores are
-        valid until the next `score`. More tokens than the prefill chunk are cached in several passes.
+        These are rows 0 .. B - 1 of the session; others, which are behind them, take no part in the pass (where
+        `piece` is limited). `uncached` [B] holds tokens that are not cached yet, at least one per row: the prompt in
+        the first calls (prefill and the first tree share a pass), later the last accepted token (the root). The scores
+        are valid until the next `score`. More tokens than the prefill chunk are cached in several passes.
         """
         ...
 
@@ -82,9 +87,9 @@ class Session(Protocol):
         """Keep only these rows, in this order; used when rows finish."""
         ...
 
-    def join(self, other: Session) -> None:
-        """Append the rows of `other`, a session of the same target, which is closed. Both must have committed their
-        last `score`."""
+    def add(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> None:
+        """Append a row per prompt, of which nothing is cached yet; as in `Target.open`. The last `score` must have been
+        committed."""
         ...
 
     def close(self) -> None:

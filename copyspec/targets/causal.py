@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from copyspec.lockless import cached_property
+from copyspec.common.lockless import cached_property
 from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
 from copyspec.targets.hooks.attention import ROWS, masked_attention, takes_masks, without_cudnn_attention
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
@@ -98,6 +98,13 @@ class WrappedModel(ABC):
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         """Open a session with one row per prompt. Raises ValueError for a model in training mode."""
 
+    def prepare(self) -> None:
+        """Make sure that rows may join: called before each does. Raises ValueError for a model in training mode."""
+        if self.model.training:
+            raise training_error(self.model)
+        if not self.model.config.is_encoder_decoder and self.linears.counts:  # else no layer uses the module
+            self.linears.check()
+
     @property
     def device(self) -> torch.device:
         return self.facts.device
@@ -117,28 +124,32 @@ class TreeSession(ABC):
 
     runner = "eager"
     is_settled = True
-    computed = None
+    computes = None
+    piece = most_tokens = sys.maxsize
     keeps_prefixes = False
     """Whether a row's keys and values depend on its tokens and their positions alone, so that `PrefixCache` may hold
     them."""
 
-    def __init__(self, target: WrappedModel, facts: ModelFacts, rows: int, new_tokens: int = 0) -> None:
+    def __init__(
+        self, target: WrappedModel, facts: ModelFacts, prompts: Sequence[Sequence[int]] = (), new_tokens: int = 0
+    ) -> None:
         """`facts`: the target's, as they are now. `new_tokens`: expected number of tokens after the prompts."""
         self._target, self._model, self._facts = target, target.model, facts
         self._cache = PassCache()
-        self._ahead = min(new_tokens, LOOK_AHEAD)
-        self._rows = [RowCache(self._ahead) for _ in range(rows)]
+        self._ahead = 0
+        self._rows: list[RowCache] = []
         self._chains_only = not target.supports_trees
         self.prefill_chunk = PREFILL_CHUNK
         self._states: RecurrentStates | None = None
         if target.layer_parts:
             add_layers(self._cache, target.layer_parts)
         if any([each.states for each in target.layer_parts]):
-            self._states = RecurrentStates(self._model, self._cache, rows)
+            self._states = RecurrentStates(self._model, self._cache)
             self.prefill_chunk = sys.maxsize  # what follows a state is read token by token
         self._uncached: Rows | None = None  # of the last `score`, until `keep` commits them
         self._recorded: HiddenStates | None = None  # of the running pass, if they were asked for
         self._recorded_parts: list[RowStates] = []  # the same of rows that were scored in passes of their own
+        self.add(prompts, new_tokens)
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -148,9 +159,6 @@ class TreeSession(ABC):
     def most_nodes(self) -> int:
         most = self._target.most_nodes
         return most if self._states is None else min(most, self._states.most_nodes)
-
-    def padded(self, nodes: int) -> None:
-        return None
 
     def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> Scores:
         check_rows(len(self._rows), uncached, trees)
@@ -191,8 +199,8 @@ class TreeSession(ABC):
 
     @in_inference_mode
     def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
-        """Start the rows, which must be empty, with these pieces; `room`: number of slots to allocate."""
-        for row, pieces in zip(self._rows, prefixes, strict=True):
+        """Start the last rows, which must be empty, with these pieces; `room`: number of slots to allocate."""
+        for row, pieces in zip(self._rows[-len(prefixes) :], prefixes, strict=True):
             row.reserved = max(row.reserved, room)
             row.fill(pieces)
 
@@ -233,13 +241,13 @@ class TreeSession(ABC):
             self._states.select(rows)
         self._uncached = None
 
-    def join(self, other: Session) -> None:
-        assert isinstance(other, TreeSession)
-        self._rows += other._rows
-        if self._states is not None and other._states is not None:
-            self._states.join(other._states)
+    def add(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> None:
+        self._target.prepare()
+        self._ahead = min(new_tokens, LOOK_AHEAD)
+        self._rows += [RowCache(self._ahead) for _ in prompts]
+        if self._states is not None:
+            self._states.add(len(prompts))
         self._uncached = None
-        other.close()
 
     def close(self) -> None:
         self._cache, self._states = PassCache(), None
@@ -370,14 +378,10 @@ class CausalTarget(WrappedModel):
     is_encoder_decoder = False
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
-        if self.model.training:
-            raise training_error(self.model)
         facts = self.facts
-        if self.linears.counts:  # else no layer uses the module
-            self.linears.check()
         if self.supports_trees:
-            return CausalSession(self, facts, len(prompts), new_tokens)
-        return RowSessions([CausalSession(self, facts, 1, new_tokens) for _ in prompts])
+            return CausalSession(self, facts, prompts, new_tokens)
+        return RowSessions(lambda prompt, more: CausalSession(self, facts, [prompt], more), prompts, new_tokens)
 
     def start(self, prompt: Sequence[int]) -> list[int]:
         return list(prompt)

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 
 _GUARD = fork_safe(threading.RLock())  # guards the detours in place
 _ABSENT = object()

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.causal import CausalTarget, training_error
 from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, forward_arguments, read_facts

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -15,7 +15,7 @@ from weakref import ref
 import numpy as np
 import torch
 
-from copyspec.control_groups import available_memory
+from copyspec.common.control_groups import available_memory
 from copyspec.targets.compiled import _linear
 from copyspec.targets.hooks.weights import state_of
 

@@ -55,7 +55,7 @@ class PlainTarget(WrappedModel):
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         if self.model.training:
             raise training_error(self.model)
-        return RowSessions([PlainSession(self, prompt) for prompt in prompts])
+        return RowSessions(lambda prompt, _: PlainSession(self, prompt), prompts)
 
     def start(self, prompt: Sequence[int]) -> list[int]:
         return first_tokens(self.model) if self.is_encoder_decoder else list(prompt)
@@ -74,7 +74,8 @@ class PlainSession:
 
     runner = "eager"
     is_settled = True
-    computed = None
+    computes = None
+    piece = most_tokens = sys.maxsize
     most_nodes = sys.maxsize
 
     def __init__(self, target: PlainTarget, prompt: Sequence[int]) -> None:
@@ -87,9 +88,6 @@ class PlainSession:
         self._draft: _Draft | None = None  # of the last pass
         parts = [(part, name) for part in target.model.modules() for name in _INNER_STATE if hasattr(part, name)]
         self._inner: dict[tuple[torch.nn.Module, str], object] = dict.fromkeys(parts)
-
-    def padded(self, nodes: int) -> None:
-        return None
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -181,7 +179,7 @@ class PlainSession:
         if list(rows) != [0]:
             raise ValueError(f"a session of one row keeps row 0, got {list(rows)!r}")
 
-    def join(self, other: Session) -> None:
+    def add(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> None:
         raise NotImplementedError("a session of one row is joined by others inside RowSessions")
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 
 if TYPE_CHECKING:
     from copyspec.targets.hooks.model_state import ModelState
@@ -49,7 +49,7 @@ class PrefixSession(Protocol):
     def lengths(self) -> Sequence[int]: ...
 
     def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
-        """Start row r with the pieces `prefixes[r]`, in order; `room`: number of slots to allocate."""
+        """Start the last rows, which are empty, with these pieces, in order; `room`: number of slots to allocate."""
         ...
 
     def read(self, row: int, start: int, stop: int) -> Layers:

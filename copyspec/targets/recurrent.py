@@ -115,9 +115,9 @@ class _Drafts:
 class RecurrentStates:
     """The states of a session's rows, and of the nodes of the last pass."""
 
-    def __init__(self, model: PreTrainedModel, cache: PassCache, rows: int) -> None:
+    def __init__(self, model: PreTrainedModel, cache: PassCache) -> None:
         self._mixers, self._cache = mixers(model), cache
-        self._rows: list[dict[int, State]] = [{} for _ in range(rows)]  # by mixer
+        self._rows: list[dict[int, State]] = []  # by mixer
         self._nodes: list[dict[int, list[State]]] = []  # of the last pass, by mixer: after the root, and each node
         self._drafts: _Drafts
 
@@ -157,8 +157,9 @@ class RecurrentStates:
     def select(self, rows: Sequence[int]) -> None:
         self._rows, self._nodes = [self._rows[row] for row in rows], []
 
-    def join(self, other: RecurrentStates) -> None:
-        self._rows, self._nodes = [*self._rows, *other._rows], []
+    def add(self, count: int) -> None:
+        """Append so many rows, which have no states yet."""
+        self._rows, self._nodes = [*self._rows, *[{} for _ in range(count)]], []
 
     def _stepped(self, number: int, mixer: nn.Module, layer: object) -> Callable[..., Any]:
         """The mixer's forward with states by node."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from copyspec.targets.passes import check_rows
@@ -21,17 +21,20 @@ class RowSessions:
 
     runner = "eager"
     is_settled = True
-    computed = None
+    computes = None
+    piece = most_tokens = sys.maxsize
 
-    def __init__(self, sessions: Sequence[Session]) -> None:
-        self._sessions = list(sessions)
+    def __init__(
+        self, make: Callable[[Sequence[int], int], Session], prompts: Sequence[Sequence[int]], new_tokens: int = 0
+    ) -> None:
+        """`make`: opens the session of one row, with its prompt and the number of its new tokens."""
+        self._make = make
+        self._sessions: list[Session] = []
+        self.add(prompts, new_tokens)
 
     @property
     def most_nodes(self) -> int:
         return min([session.most_nodes for session in self._sessions], default=sys.maxsize)
-
-    def padded(self, nodes: int) -> None:
-        return None
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -43,7 +46,7 @@ class RowSessions:
         return all(getattr(session, "keeps_prefixes", False) for session in self._sessions)
 
     def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
-        for session, prefix in zip(self._sessions, prefixes, strict=True):
+        for session, prefix in zip(self._sessions[-len(prefixes) :], prefixes, strict=True):
             cast("PrefixSession", session).load([prefix], room)
 
     def read(self, row: int, start: int, stop: int) -> Layers:
@@ -80,10 +83,8 @@ class RowSessions:
                 session.close()
         self._sessions = [self._sessions[row] for row in rows]
 
-    def join(self, other: Session) -> None:
-        assert isinstance(other, RowSessions)
-        self._sessions += other._sessions
-        other._sessions = []
+    def add(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> None:
+        self._sessions += [self._make(prompt, new_tokens) for prompt in prompts]
 
     def close(self) -> None:
         for session in self._sessions:

@@ -12,7 +12,7 @@ from transformers import DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput
 
-from copyspec.targets.causal import TreeSession, WrappedModel, training_error, wanted_logits
+from copyspec.targets.causal import TreeSession, WrappedModel, wanted_logits
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.passes import RowCache
@@ -33,11 +33,9 @@ class Seq2SeqTarget(WrappedModel):
     is_encoder_decoder = True
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
-        if self.model.training:
-            raise training_error(self.model)
         if self.supports_trees:
             return Seq2SeqSession(self, prompts, new_tokens)
-        return RowSessions([Seq2SeqSession(self, [prompt], new_tokens) for prompt in prompts])
+        return RowSessions(lambda prompt, more: Seq2SeqSession(self, [prompt], more), prompts, new_tokens)
 
     def start(self, prompt: Sequence[int]) -> list[int]:
         return first_tokens(self.model)
@@ -54,10 +52,9 @@ class EncodedRow(RowCache):
 class Seq2SeqSession(TreeSession):
     """The session of a `Seq2SeqTarget`. In a pass, the states of all rows' encoders follow each other, too."""
 
-    @in_inference_mode
     def __init__(self, target: Seq2SeqTarget, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> None:
-        super().__init__(target, target.facts, 0, new_tokens)
-        self._rows: list[EncodedRow] = [EncodedRow(self._ahead, states=states) for states in self._encode(prompts)]  # type: ignore[assignment]
+        super().__init__(target, target.facts, prompts, new_tokens)
+        self._rows: list[EncodedRow]  # type: ignore[assignment]
         self._joined: tuple[list[EncodedRow], torch.Tensor, list[Layer]] = ([], torch.empty(0), [])
         """The rows of the last pass, with their states and cross-attention after each other."""
 
@@ -69,6 +66,12 @@ class Seq2SeqSession(TreeSession):
     def cross_contents(self) -> list[list[Layer]]:
         """Keys and values of each row and layer of cross-attention, [H, S, D]."""
         return [row.cross for row in self._rows]
+
+    @in_inference_mode
+    def add(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> None:
+        before = len(self._rows)
+        super().add(prompts, new_tokens)
+        self._rows[before:] = [EncodedRow(self._ahead, states=states) for states in self._encode(prompts)]
 
     def select(self, rows: Sequence[int]) -> None:
         super().select(rows)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from copyspec.sequences import common_prefix
+from copyspec.common.sequences import common_prefix
 from copyspec.sources import FORK
 from copyspec.text.blocks import Block
 

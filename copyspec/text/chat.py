@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import TemplateError
 
-from copyspec.checks import brief, check_type, shown
+from copyspec.common.checks import brief, check_type, shown
 from copyspec.text.templates import LimitError, bounded, names_read, text_size
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from copyspec.checks import brief, is_panic
-from copyspec.forks import fork_safe
-from copyspec.lockless import cached_property
+from copyspec.common.checks import brief, is_panic
+from copyspec.common.forks import fork_safe
+from copyspec.common.lockless import cached_property
 from copyspec.text.block_tokens import break_tokens
 from copyspec.text.chat import (
     ChatError,

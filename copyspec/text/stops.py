@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from copyspec.checks import shown
-from copyspec.sequences import common_prefix
+from copyspec.common.checks import shown
+from copyspec.common.sequences import common_prefix
 
 if TYPE_CHECKING:
     import torch
@@ -212,7 +212,7 @@ class CriterionStop:
 
     def __init__(self, criterion: StoppingCriteria, start: Sequence[int], room: int, device: torch.device) -> None:
         """`room`: maximum number of output tokens; `device`: the device of the ids."""
-        from copyspec.growing_ids import GrowingIds
+        from copyspec.common.growing_ids import GrowingIds
 
         self._criterion = criterion
         self._ids = GrowingIds(start, room, device)

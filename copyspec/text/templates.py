@@ -22,7 +22,7 @@ from jinja2.runtime import Context
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 
 # Limits of one rendering beyond the given text, in characters, list items and loop iterations: a template may go over
 # each message again for every other one. SECONDS is processor time.

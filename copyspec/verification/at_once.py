@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from copyspec.tree import ROOT
+from copyspec.tree import ROOT, DraftTree
 from copyspec.verification.noise import noise_of, position_keys
-from copyspec.verification.picking import ScoredPicks
+from copyspec.verification.picking import Picker, ScoredPicks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from copyspec.targets.scores import Scores
-    from copyspec.tree import DraftTree
-    from copyspec.verification.picking import Picker
 
 
 class _Layout(NamedTuple):

@@ -22,7 +22,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from copyspec.growing_ids import GrowingIds
+from copyspec.common.growing_ids import GrowingIds
 from copyspec.options import SamplingOptions
 from copyspec.targets.scores import Scores
 from copyspec.tree import DraftTree
@@ -41,11 +41,9 @@ class Picks(Protocol):
 
     def token(self, node: int) -> int:
         """The target's token after `node`. Called once per node, and only along the accepted path."""
-        ...
 
     def scores(self, node: int) -> torch.Tensor:
         """The scores that the token after `node` was picked from, [V]; `node` is the last one given to `token`."""
-        ...
 
 
 class Picker:

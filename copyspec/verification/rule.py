@@ -22,23 +22,18 @@ class Rule(Protocol):
     @property
     def model(self) -> object:
         """The second model, given like `draft_model`; it drafts, too. None: the rule needs none."""
-        ...
 
     def check(self, sampling: SamplingOptions) -> None:
         """Raise ValueError if the rule cannot decode with these options."""
-        ...
 
     def uses_drafts(self, sampling: SamplingOptions) -> bool:
         """Whether the output depends on what is drafted: `picks` then takes the place of the default."""
-        ...
 
     def picks(self, picker: Picker, logits: torch.Tensor, tree: DraftTree) -> Picks:
         """The picks of one row and step; `logits` [1 + m, V] of the root and each node of `tree`."""
-        ...
 
     def rescorer(self, model: Target) -> Rescorer:
         """One row's view of the second model."""
-        ...
 
 
 class Rescorer(Protocol):
@@ -47,22 +42,17 @@ class Rescorer(Protocol):
     @property
     def max_length(self) -> int | None:
         """Number of positions that its model supports."""
-        ...
 
     def check(self, prompt: Sequence[int]) -> None:
         """Raise ValueError for a prompt that its model cannot read."""
-        ...
 
     def scores(
         self, prompt: Sequence[int], output: Sequence[int], tree: DraftTree, logits: torch.Tensor
     ) -> torch.Tensor:
         """Scores after `prompt` and `output`, and after each node of `tree`, [1 + m, V], from the target's logits."""
-        ...
 
     def keep(self, path: Sequence[int]) -> None:
         """Keep the accepted nodes of the last tree."""
-        ...
 
     def close(self) -> None:
         """Free what it holds."""
-        ...

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from copyspec.checks import brief
-from copyspec.filesystem import open_input
+from copyspec.common.checks import brief
+from copyspec.common.filesystem import open_input
 from copyspec.tree import ROOT
 
 FORMAT, VERSION = "copyspec-trace", 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from copyspec.sequences import common_prefix
+from copyspec.common.sequences import common_prefix
 
 SourceName = str
 """`edit_source`, `prompt`, `output`, or the name of a reference (`references[0]`, or a document's own name)."""

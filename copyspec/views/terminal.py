@@ -6,19 +6,15 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
 from copyspec.views.escaping import visible
 from copyspec.views.provenance import Provenance
-
-if TYPE_CHECKING:
-    from rich.console import ConsoleOptions, RenderableType
 
 # Light backgrounds with dark letters are readable on any terminal; same order of colours as the HTML page.
 _PAPERS = (

@@ -26,7 +26,7 @@ class Part:
 
 PARTS = (
     Part("copyspec", "copyspec", "reference/copyspec.md"),
-    Part("copyspec.engine.keywords", "Options", "reference/options.md"),
+    Part("copyspec.engine.asking.keywords", "Options", "reference/options.md"),
     Part("copyspec.pipelines", "copyspec.pipelines", "reference/pipelines.md"),
     Part("copyspec.pipelines.formats", "copyspec.pipelines.formats", "reference/formats.md"),
     Part("copyspec.pipelines.langchain", "copyspec.pipelines.langchain", "reference/langchain.md"),

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from copyspec.checks import check_type
-from copyspec.filesystem import flush_folder, link_target, name_full, umask
+from copyspec.common.checks import check_type
+from copyspec.common.filesystem import flush_folder, link_target, name_full, umask
 
 from .file_state import (
     ChangedFileError,

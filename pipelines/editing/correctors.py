@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol, runtime_checkable
 
-from copyspec.checks import check_flag, check_type, check_whole, shown
+from copyspec.common.checks import check_type, shown
+from copyspec.common.lockless import cached_property
 from copyspec.engine.results import Change, Result
-from copyspec.lockless import cached_property
 
 from ..documents import Refusal
-from ..edits.earlier import PLACES
-from ..instructions import check_template
 from ..language_model import Fluency
-from .presets import preset_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +36,21 @@ class Corrector(Protocol):
     @property
     def identity(self) -> Mapping[str, object]:
         """Everything the corrections depend on, as JSON values. A journal with another identity is not resumed."""
-        ...
 
     @property
     def by_sentence(self) -> bool:
         """Whether it takes single sentences instead of paragraphs."""
-        ...
 
     @property
     def limit(self) -> int | None:
         """Maximum `length` of a text; None: no limit."""
-        ...
 
     def length(self, text: str) -> int:
         """The length of a text, in the unit of `limit`."""
-        ...
 
     def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
         """Yield (index of the text, outcome), one for each text. A None in `texts`, which has no index, means that no
         text is available until one of those taken has its outcome."""
-        ...
 
 
 def calibration_of(corrector: Corrector) -> str | None:
@@ -143,57 +135,3 @@ class LateCorrector:
         waiting = iter(texts)
         for first in waiting:
             yield from self.inner.correct(chain((first,), waiting))
-
-
-@dataclass(frozen=True, slots=True)
-class ModelOptions:
-    """How a model is prompted for corrections."""
-
-    instruction: str | None = None  # `{text}` marks the place of the text; None: the known instruction of the model
-    system: str | None = None  # a system message, for models with a chat template
-    max_new_tokens: int | None = None  # None: chosen by the length of the text
-    batch_size: int = 8
-    by_sentence: bool | None = None  # None: encoder-decoder models and copyspec's own get sentences, others paragraphs
-    segment_tokens: int | None = None  # longer texts are split; None: at what fits into the model's context
-    drafts: bool = True  # False decodes plainly; the output is the same
-    draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`; correctors
-    # among them (`models.corrects`) write a full correction of each text once, and drafts are copied from it
-    preset: str | None = None  # a name in `presets`: how a known kind of corrector is prompted
-    earlier: int = PLACES  # number of latest corrected places that drafts are copied from too
-
-    def __post_init__(self) -> None:
-        if self.instruction is not None:
-            check_template(self.instruction, "text")
-        if self.preset is not None:
-            preset_of(self.preset)
-        check_prompting(self)
-        check_whole("batch_size", self.batch_size, low=1)
-        if self.segment_tokens is not None:
-            check_whole("segment_tokens", self.segment_tokens, low=1)
-        if self.by_sentence is not None:
-            check_flag("by_sentence", self.by_sentence)
-        check_whole("earlier", self.earlier, low=0, why="a number of places, 0: none")
-
-
-class PromptOptions(Protocol):
-    """The options of prompts that all pipelines have."""
-
-    @property
-    def system(self) -> str | None: ...
-    @property
-    def max_new_tokens(self) -> int | None: ...
-    @property
-    def drafts(self) -> bool: ...
-    @property
-    def draft_models(self) -> Sequence[str]: ...
-
-
-def check_prompting(options: PromptOptions) -> None:
-    """Raise TypeError or ValueError for an invalid one of these options."""
-    system, models = options.system, options.draft_models
-    check_type(system is None or isinstance(system, str), "system", system, "a str")
-    if options.max_new_tokens is not None:
-        check_whole("max_new_tokens", options.max_new_tokens, low=1)
-    check_flag("drafts", options.drafts)
-    named = isinstance(models, (list, tuple)) and all(isinstance(name, str) for name in models)
-    check_type(named, "draft_models", models, "a list of models' names")

@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from copyspec.filesystem import open_input
+from copyspec.common.filesystem import open_input
 
 from ..documents import Edit, FormatError, Part
 from ..formats.segments import merged_spans

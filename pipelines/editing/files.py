@@ -13,14 +13,15 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
-from copyspec.checks import check_flag, check_type
 from copyspec.client.sending import ServerError
-from copyspec.filesystem import open_input
-from copyspec.lockless import cached_property
+from copyspec.common.checks import check_flag, check_type
+from copyspec.common.filesystem import open_input
+from copyspec.common.lockless import cached_property
 
 from ..documents import Format, Part
-from ..formats import FormatOptions, format_of
+from ..formats import format_of
 from ..guards.document_words import beginning
+from ..options import FormatOptions
 from .atomic_file import AtomicFile, check_suffix, remove_leftovers, target_of
 from .file_state import ChangedFileError, FileState, beside
 from .journal import SUFFIX, Journal, fingerprint
@@ -88,7 +89,6 @@ class Listener(Protocol):
 
     def end(self, report: FileReport) -> None:
         """The file is finished, and written if that was requested."""
-        ...
 
 
 class FileRunner(Protocol):
@@ -97,11 +97,9 @@ class FileRunner(Protocol):
     @property
     def identity(self) -> Mapping[str, object]:
         """Everything the edits depend on, besides the parts. A journal with another identity is not resumed."""
-        ...
 
     def run(self, works: Iterable[Work[FileJob]]) -> Iterator[Done[FileJob]]:
         """Yield the results of all works, in order."""
-        ...
 
 
 def correct_files(

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict, overload
 
-from copyspec.checks import check_type
+from copyspec.common.checks import check_type
+from copyspec.engine.asking.unknown import reject_unknown
 from copyspec.engine.results import Result
-from copyspec.engine.unknown import reject_unknown
 
 from ..documents import Edit, Part, Refusal
 from ..edits.diff import apply
 from ..formats.text import segments_of
-from ..guards.guards import GuardOptions
 from ..instructions import INSTRUCTION, check_template, fill
-from .correctors import Corrector, LateCorrector, ModelOptions
+from ..options import GuardOptions, ModelOptions
+from .correctors import Corrector, LateCorrector
 from .model_corrector import ModelCorrector
 from .runner import Done, Runner, RunOptions, Work
 from .segmentation import Splitter

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from copyspec.checks import check_flag, check_number, check_type
 from copyspec.client.asking import Asking
-from copyspec.engine.inputs import Input
+from copyspec.common.checks import check_type
+from copyspec.engine.asking.inputs import Input
 from copyspec.engine.results import NoAnswer, Result
 
 from ..documents import FormatError, Refusal
@@ -19,8 +19,8 @@ from ..edits.render import unified_diff
 from ..guards.judging import BUNDLED
 from ..instructions import INSTRUCTION, fill
 from ..models import model_of
+from ..options import EditOptions
 from .answers import version
-from .correctors import check_prompting
 from .model_corrector import check_system, output_limit, why_cut
 
 if TYPE_CHECKING:
@@ -32,24 +32,6 @@ _KNOWN = [part.strip().casefold() for part in INSTRUCTION.split("{text}")]
 
 FOLLOWS = "Qwen/Qwen2.5-1.5B-Instruct"
 """A small hub model that follows instructions; error messages name it as an example."""
-
-
-@dataclass(frozen=True, slots=True)
-class EditOptions:
-    """How a model is prompted for a new version."""
-
-    system: str | None = None  # a system message, for models with a chat template
-    max_new_tokens: int | None = None  # None: chosen by the length of the text
-    max_edit_ratio: float | None = None  # changed lines per line, above which the text stays as it was. None: no limit
-    strip_wrappers: bool = True  # removes what chat models put around a text, and refuses what is no version of it
-    drafts: bool = True  # False decodes plainly; the output is the same
-    draft_models: tuple[str, ...] = ()  # smaller models that draft too, as `draft_model` of `generate`
-
-    def __post_init__(self) -> None:
-        if self.max_edit_ratio is not None:
-            check_number("max_edit_ratio", self.max_edit_ratio, low=0.0, why="a share of the lines")
-        check_prompting(self)
-        check_flag("strip_wrappers", self.strip_wrappers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from typing import BinaryIO
 
 import numpy as np
 
+from copyspec.common.filesystem import open_regular, try_lock
+from copyspec.common.json_strings import JSONStrings
 from copyspec.engine.results import Change
-from copyspec.filesystem import open_regular, try_lock
-from copyspec.json_strings import JSONStrings
 
 from ..documents import Refusal
 from .correctors import Outcome

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from copyspec.client.asking import Asking
-from copyspec.engine.inputs import Input
+from copyspec.engine.asking.inputs import Input
 from copyspec.engine.results import NoAnswer, Result
 
 from ..documents import Refusal
@@ -15,7 +15,8 @@ from ..guards.judging import CALIBRATED
 from ..instructions import check_template, fill
 from ..language_model import Fluency, LanguageModel
 from ..models import model_of
-from .correctors import ModelOptions, Outcome
+from ..options import ModelOptions
+from .correctors import Outcome
 from .hypotheses import Hypotheses
 from .presets import check_fits, preset_of
 from .versions import written_versions

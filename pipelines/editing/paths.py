@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import PurePath
 
-from copyspec.checks import check_type
+from copyspec.common.checks import check_type
 
 from ..formats.suffixes import SUFFIXES, suffix_of
 from .file_state import RESULT

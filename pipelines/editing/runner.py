@@ -14,16 +14,17 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from copyspec.checks import check_type, check_whole
+from copyspec.common.checks import check_type, check_whole
 from copyspec.engine.results import Result
 
 from ..documents import Edit, Part, Refusal, Segment, model_text
 from ..edits.diff import merge
 from ..edits.words import Tolerance
 from ..guards.document_words import DocumentWords
-from ..guards.guards import Checked, Context, GuardOptions, check, in_other_language, styled
+from ..guards.guards import Checked, Context, check, in_other_language, styled
 from ..guards.languages import ANY, is_in, language_of
 from ..guards.sentencehood import END
+from ..options import GuardOptions
 from ..sentences import sentences
 from .correctors import Corrector, Outcome, calibration_of, fluency_of, languages_of
 from .segmentation import Splitter, fit

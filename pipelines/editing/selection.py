@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from copyspec.checks import check_type
+from copyspec.common.checks import check_type
 
 from ..documents import Edit, Part, Refusal
 
@@ -27,15 +27,12 @@ class Selection(Protocol):
     def identity(self) -> str:
         """What outputs depend on: a run is only resumed with the same selections. A class without it is known by its
         name."""
-        ...
 
     def part(self, path: str, part: Part) -> Part:
         """Return the part with the segments that go to the model."""
-        ...
 
     def edits(self, path: str, part: Part, edits: Sequence[Edit]) -> Sequence[Edit]:
         """Return the edits that are made."""
-        ...
 
 
 def kind_of(before: str, after: str) -> str:

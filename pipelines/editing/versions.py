@@ -13,7 +13,7 @@ from difflib import SequenceMatcher
 from itertools import accumulate
 from typing import Protocol
 
-from copyspec.engine.inputs import Input
+from copyspec.engine.asking.inputs import Input
 
 from ..sentences import sentences
 from .correctors import Outcome

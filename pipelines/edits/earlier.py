@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 
 from .diff import apply, diff
 
-PLACES = 32
 WORDS_AROUND = 2
 """Measured on the CoNLL-2014 sentences in order, with recorded corrections of five models, Llama 3's tokens, 32 nodes:
 0.8 % fewer forward passes than without, 0.2 % on texts of twelve sentences. Whole sentences or more words around need
-more passes on longer texts (8 whole ones: 2 % more), and more places bring little. A mistake's correction without its
-context, offered at each occurrence of the mistake, is right in 9 of 100 places."""
+more passes on longer texts (8 whole ones: 2 % more), and more than 32 places bring little. A mistake's correction
+without its context, offered at each occurrence of the mistake, is right in 9 of 100 places."""
 PLACE_CHARS = 100  # longer places are rewritten texts, which do not recur
 
 _WORD = re.compile(r"\s*\S+")
@@ -23,7 +22,7 @@ _WORD = re.compile(r"\s*\S+")
 class EarlierCorrections:
     """The last corrected places, as token ids: the new words of each, with a few words on either side."""
 
-    def __init__(self, encode: Callable[[str], Sequence[int]], *, most: int = PLACES) -> None:
+    def __init__(self, encode: Callable[[str], Sequence[int]], *, most: int = 32) -> None:
         """`most`: number of places kept; 0: none."""
         self._encode = encode
         self._places: deque[Sequence[int]] = deque(maxlen=most)

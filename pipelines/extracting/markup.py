@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
-from copyspec.filesystem import open_input
+from copyspec.common.filesystem import open_input
 from copyspec.retrievers import Document, Heading
 
 from ..documents import FormatError

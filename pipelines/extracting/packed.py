@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from copyspec.filesystem import open_input
+from copyspec.common.filesystem import open_input
 from copyspec.retrievers import Document
 
 from ..documents import FormatError

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from copyspec.filesystem import NotRegularError, open_input
+from copyspec.common.filesystem import NotRegularError, open_input
 from copyspec.retrievers import Document, Heading, without_surrogates
 
 from ..documents import FormatError

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from ..documents import Format, FormatOptionError
+from ..options import FormatOptions as FormatOptions
 from . import asciidoc, gettext, html, latex, markdown, restructured, source, subtitles
 from .delimited import DelimitedFormat
 from .docx import DocxFormat
@@ -18,7 +18,6 @@ from .markdown import MarkdownFormat
 from .neighbours import NEVER
 from .notebook import NotebookFormat
 from .odt import OpenDocumentFormat
-from .reading import check_encoding
 from .suffixes import LANGUAGES, SUFFIXES, risk, suffix_of
 from .text import TextFormat
 from .whole import Scanner, WholeFormat
@@ -35,23 +34,6 @@ __all__ = [
     "TextFormat",
     "format_of",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class FormatOptions:
-    """Options of formats; each format ignores those that do not apply to it."""
-
-    encoding: str = "utf-8"
-    by_line: bool = False  # txt: each line is a segment
-    field: str = "text"  # jsonl: the field with the text
-    in_place: bool = False  # jsonl: replace the field, add none; docx: make the changes without tracking them
-    every_record: bool = False  # jsonl: add fields to unchanged records too
-    column: str | int | None = None  # csv, tsv: a name in the first row, or a number from 1
-    author: str = "copyspec"  # docx: author of the changes
-    force_format: bool = False  # use the named format even if it may damage a file with this suffix
-
-    def __post_init__(self) -> None:
-        check_encoding(self.encoding)
 
 
 _BeginsBlock = Callable[[str], bool]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from copyspec.checks import plain_value, shown
+from copyspec.common.checks import plain_value, shown
 
 from ..documents import Edit, FormatError, FormatOptionError, Part, Refusal, Segment
 from ..edits.diff import apply

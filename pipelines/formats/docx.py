@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from ..documents import Edit, FormatError, Part, Refusal, Segment
 from .archives import repacked, unpacked
 from .docx_revisions import Revision, spliced
 from .docx_styles import Styles
-from .docx_xml import OBJECT, Paragraph, paragraphs
+from .docx_xml import Paragraph, paragraphs
 from .neighbours import SPACE, in_context
 from .reading import changed
-from .segments import as_paragraph, segment_of
+from .segments import document_part, paragraph_segment
 
 _STORIES = re.compile(r"word/(?:document|header|footer|footnotes|endnotes)\d*\.xml")
 _IDS = re.compile(rb"\bid=[\"'](\d{1,9})[\"']")
@@ -44,22 +44,11 @@ class DocxFormat:
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
         data = stream.read()
-        text, at = [], 0
-        placed: list[_Placed] = []
-        segments: list[Segment] = []
-        refused: list[Refusal] = []
         stories, styles = _stories(data), Styles(data)
-        for story, xml in stories.items():
-            for paragraph in paragraphs(xml, styles):
-                placed.append(_Placed(story, paragraph, at))
-                found = _segment(paragraph)
-                if isinstance(found, Refusal):
-                    refused.append(found.moved(at))
-                elif found:
-                    segments.append(found.moved(at))
-                text.append(paragraph.text + "\n")
-                at += len(text[-1])
-        part = Part("".join(text), tuple(segments), tuple(refused), _Document(data, tuple(placed)))
+        found = [(story, each) for story, xml in stories.items() for each in paragraphs(xml, styles)]
+        part, starts = document_part((each.text, _segment(each)) for _, each in found)
+        placed = tuple(_Placed(*each, at) for each, at in zip(found, starts, strict=True))
+        part = replace(part, carried=_Document(data, placed))
         yield from in_context([part], SPACE)
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
@@ -91,29 +80,8 @@ def _stories(data: bytes) -> dict[str, bytes]:
 
 
 def _segment(paragraph: Paragraph) -> Segment | Refusal | None:
-    text = paragraph.text
-    found = segment_of(text, 0, len(text))
-    if not isinstance(found, Segment):
-        return found
-    if paragraph.is_code:
-        return None
-    if paragraph.is_revised:
-        detail = f"holds tracked changes in {text[:40]!r}: accept or reject them in Word first"
-        return Refusal("tracked", detail, (found.start, found.end))
-    protected: list[tuple[int, int]] = []
-    hidden: list[tuple[int, int]] = []
-    at = 0
-    for run in paragraph.runs:
-        for atom in run.atoms:
-            span = (max(at, found.start), min(at + len(atom.text), found.end))
-            at += len(atom.text)
-            if span[0] >= span[1]:
-                continue
-            if run.is_fixed or not atom.is_text:
-                protected.append(span)
-            if atom.text == OBJECT:
-                hidden.append(span)
-    return as_paragraph(found, protected, hidden, is_title=paragraph.is_title, is_item=paragraph.is_item)
+    atoms = ((atom.text, atom.is_text and not run.is_fixed) for run in paragraph.runs for atom in run.atoms)
+    return paragraph_segment(paragraph, atoms, "Word")
 
 
 def _by_story(placed: Sequence[_Placed], edits: Sequence[Edit]) -> dict[str, list[tuple[Paragraph, list[Edit]]]]:

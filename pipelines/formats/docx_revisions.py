@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise, zip_longest
 from xml.sax.saxutils import escape, quoteattr
 
-from copyspec.checks import check_type
+from copyspec.common.checks import check_type
 
 from ..documents import Edit
 from .docx_xml import Paragraph, Run

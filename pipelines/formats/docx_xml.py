@@ -9,9 +9,7 @@ from xml.sax.saxutils import unescape
 from ..documents import FormatError
 from .archives import parse, xml_parser
 from .docx_styles import Styles, is_outlined
-
-OBJECT = "\ufffc"
-"""Placeholder for what is not text: pictures, references to notes, fields."""
+from .segments import OBJECT
 
 _SPACES = (
     "http://schemas.openxmlformats.org/wordprocessingml/2006/main",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import BinaryIO
 from xml.sax.saxutils import escape
@@ -13,10 +13,10 @@ from ..documents import Edit, FormatError, Part, Refusal, Segment
 from .anchors import linked
 from .archives import parse, repacked, unpacked, xml_parser
 from .docx_styles import Style
-from .docx_xml import OBJECT, TAG
+from .docx_xml import TAG
 from .neighbours import SPACE, in_context
 from .reading import changed
-from .segments import as_paragraph, segment_of
+from .segments import OBJECT, document_part, paragraph_segment
 from .whole import names
 
 _CONTENT = "content.xml"
@@ -80,21 +80,11 @@ class OpenDocumentFormat:
 
     def read(self, stream: BinaryIO) -> Iterator[Part]:
         data = stream.read()
-        text, at = [], 0
-        pieces: list[_Piece] = []
-        segments: list[Segment] = []
-        refused: list[Refusal] = []
         content = _content(data)
-        for paragraph in _Parser(content).found:
-            found = _segment(paragraph)
-            if isinstance(found, Refusal):
-                refused.append(found.moved(at))
-            elif found is not None:
-                segments.append(found.moved(at))
-            pieces += [*paragraph.pieces, _Piece(0, 0, "\n", False)]
-            text.append(paragraph.text + "\n")
-            at += len(text[-1])
-        part = Part("".join(text), tuple(segments), tuple(refused), _Document(data, tuple(pieces)))
+        found = _Parser(content).found
+        part, _ = document_part((each.text, _segment(each)) for each in found)
+        pieces = (piece for each in found for piece in (*each.pieces, _Piece(0, 0, "\n", False)))
+        part = replace(part, carried=_Document(data, tuple(pieces)))
         yield from in_context([part], SPACE, linked(content.decode(errors="replace")))
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
@@ -114,28 +104,8 @@ class OpenDocumentFormat:
 
 
 def _segment(paragraph: _Paragraph) -> Segment | Refusal | None:
-    text = paragraph.text
-    found = segment_of(text, 0, len(text))
-    if found is not None and paragraph.is_revised:
-        span = found.span if isinstance(found, Refusal) else (found.start, found.end)
-        detail = f"holds tracked changes in {text[:40]!r}: accept or reject them in the word processor first"
-        return Refusal("tracked", detail, span)
-    if not isinstance(found, Segment):
-        return found
-    if paragraph.is_code:
-        return None
-    protected: list[tuple[int, int]] = []
-    hidden: list[tuple[int, int]] = []
-    at = 0
-    for piece in paragraph.pieces:
-        span = at, at + len(piece.text)
-        at = span[1]
-        if piece.is_plain or span[0] < found.start or span[1] > found.end:
-            continue
-        protected.append(span)
-        if piece.text == OBJECT:
-            hidden.append(span)
-    return as_paragraph(found, protected, hidden, is_title=paragraph.is_title, is_item=paragraph.is_item)
+    pieces = ((piece.text, piece.is_plain) for piece in paragraph.pieces)
+    return paragraph_segment(paragraph, pieces, "the word processor")
 
 
 def _splices(pieces: Sequence[_Piece], starts: Sequence[int], edit: Edit) -> Iterator[tuple[int, int, bytes]]:

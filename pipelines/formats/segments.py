@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Protocol
 
-from ..documents import Refusal, Segment
+from ..documents import Part, Refusal, Segment
 from .reading import MARK
 
 _TOKENS = re.compile(
@@ -58,17 +59,70 @@ def merged_spans(*groups: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], .
     return tuple(found)
 
 
-def as_paragraph(
-    segment: Segment,
-    protected: Iterable[tuple[int, int]],
-    hidden: Iterable[tuple[int, int]],
-    *,
-    is_title: bool,
-    is_item: bool,
-) -> Segment:
-    """The segment of a paragraph in a word processor's file, with further protected spans and its hidden ones."""
-    is_sentence = not (is_title or is_item)
-    spans = merged_spans(segment.protected, protected)
+OBJECT = "\ufffc"
+"""Placeholder for what is not text in a word processor's file: pictures, references to notes, fields."""
+
+
+class WordParagraph(Protocol):
+    """A paragraph of a word processor's file."""
+
+    is_title: bool
+    is_item: bool
+    is_code: bool
+    is_revised: bool  # already holds tracked changes
+
+    @property
+    def text(self) -> str: ...
+
+
+def paragraph_segment(
+    paragraph: WordParagraph, pieces: Iterable[tuple[str, bool]], program: str
+) -> Segment | Refusal | None:
+    """The segment of a paragraph. `pieces`: its texts, and whether each may change; `program`: where tracked changes
+    can be accepted."""
+    text = paragraph.text
+    found = segment_of(text, 0, len(text))
+    if not isinstance(found, Segment):
+        return found
+    if paragraph.is_code:
+        return None
+    if paragraph.is_revised:
+        detail = f"holds tracked changes in {text[:40]!r}: accept or reject them in {program} first"
+        return Refusal("tracked", detail, (found.start, found.end))
+    protected: list[tuple[int, int]] = []
+    hidden: list[tuple[int, int]] = []
+    at = 0
+    for piece, is_text in pieces:
+        span = (max(at, found.start), min(at + len(piece), found.end))
+        at += len(piece)
+        if span[0] >= span[1]:
+            continue
+        if not is_text:
+            protected.append(span)
+        if piece == OBJECT:
+            hidden.append(span)
+    is_sentence = not (paragraph.is_title or paragraph.is_item)
     return replace(
-        segment, protected=spans, hidden=tuple(hidden), begins=is_sentence, ends=is_sentence, is_title=is_title
+        found,
+        protected=merged_spans(found.protected, protected),
+        hidden=tuple(hidden),
+        begins=is_sentence,
+        ends=is_sentence,
+        is_title=paragraph.is_title,
     )
+
+
+def document_part(paragraphs: Iterable[tuple[str, Segment | Refusal | None]]) -> tuple[Part, list[int]]:
+    """One part with a line for each paragraph, of which the text and the segment are given, and where each begins."""
+    text, starts, at = [], list[int](), 0
+    segments: list[Segment] = []
+    refused: list[Refusal] = []
+    for line, found in paragraphs:
+        if isinstance(found, Refusal):
+            refused.append(found.moved(at))
+        elif found is not None:
+            segments.append(found.moved(at))
+        starts.append(at)
+        text.append(line + "\n")
+        at += len(text[-1])
+    return Part("".join(text), tuple(segments), tuple(refused)), starts

@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 
 from ..documents import FormatError
 from . import restructured

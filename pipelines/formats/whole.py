@@ -55,11 +55,9 @@ class LineReader(Protocol):
 
     def feed(self, start: int, body: str) -> Iterator[Prose]:
         """Read a line, without its end, that starts at character `start`."""
-        ...
 
     def flush(self) -> Iterator[Prose]:
         """Yield what is open at the end of a block."""
-        ...
 
 
 def by_lines(text: str, reader: LineReader) -> Iterator[Prose]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from string import ascii_lowercase
 
-from copyspec.lockless import cached_property
+from copyspec.common.lockless import cached_property
 
 from ..documents import Part
 from .articles import article_of

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise, product
 
-from copyspec.lockless import cached_property
+from copyspec.common.lockless import cached_property
 
 from ..documents import Refusal, Segment
 from .articles import ARTICLES, article_of

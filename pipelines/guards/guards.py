@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from numbers import Real
 from operator import attrgetter
 
-from copyspec.checks import check_flag, check_type
 from copyspec.engine.results import Change
 
 from ..documents import Edit, Part, Refusal, Segment, edited, model_text, replacing
 from ..edits.diff import apply, segment_edits
 from ..edits.words import Tolerance, words
+from ..options import GuardOptions
 from .bounded import BoundedPattern, Searchable
 from .characters import characters, named, strange
 from .document_words import DocumentWords
 from .judging import BUNDLED, CALIBRATED, USUAL_PRECISION, Judge, measured
-from .languages import ANY, check_language, is_in
+from .languages import ANY, is_in
 from .openings import Openings
 from .sentencehood import END, FRAGMENT_WORDS
 from .stretches import PATTERNS, Stretches
 from .together import groups
-from .varieties import STYLES, restyled
+from .varieties import restyled
 from .vocabulary import SPELT
 from .wording import Kind, is_negation
 from .wrappers import declines, unwrapped
@@ -34,70 +33,6 @@ _APART = re.compile(r"(?<=\w) (n['’]t|['’](?:s|re|ve|ll|d|m))\b")
 _EXACT = Tolerance(forms=False, quotes=False)
 _FREE_WORDS = 3
 """Up to this many changed words the ratios do not apply: in a heading of two words, one is half of it."""
-
-
-# The two ratios were chosen on one half of the human corrections of JFLEG dev (3,016) and GMEG wiki dev (3,968). On the
-# other half they refuse 1.8 % of the human corrections (a single limit of 0.4 changed words refuses 7.3 %), 99.7 % of
-# corrections that belong to another sentence, and 54 % (JFLEG) and 76 % (GMEG) of corrections without their last third
-# of words (with the single limit 49 % and 15 %). No output of the bundled model is refused.
-@dataclass(frozen=True, slots=True)
-class GuardOptions:
-    """What a correction may not change. An edit that does is refused; the others of its segment are made."""
-
-    allow_numbers: bool = False  # with their units
-    allow_links: bool = False  # URLs, e-mail addresses
-    allow_code: bool = False  # `code`, snake_case, camelCase, call(), --options, paths, {placeholders}, <tags>
-    allow_names: bool = False  # words capitalised inside a sentence, ALLCAPS; their case may change anyway
-    max_edit_ratio: float = 0.7  # changed words, added ones too, per word of the segment; above, all of it stays
-    max_lost_ratio: float = 0.25  # lost words per word of the segment; above, it stays as it is
-    protect: tuple[str, ...] = ()  # regular expressions of further text that must stay
-    strip_wrappers: bool = True  # remove the talk, labels, quotes and fences that chat models put around a text
-    all_or_nothing: bool = False  # refuse all edits of a segment if one is refused
-    allow_new_words: bool = False  # words that are neither in the English list, nor the document, nor `words`
-    allow_swaps: bool = False  # replacing words by unrelated ones, adding and deleting words
-    any_language: bool = False  # correct texts of other languages, too, and without the two guards above
-    language: str = "en"  # of the model (`languages.LANGUAGES`); other text is not changed. "any": no check
-    words: tuple[str, ...] = ()  # further words to accept as correct
-    precision: float = USUAL_PRECISION  # share of edits that are to be right (`judging`); 0: no margins
-    calibration: str | None = None  # name of the margins (`judging.CALIBRATED`); None: the model's own, if any
-    style: str | None = None  # "british" or "american": the spelling to which regular words of the other are changed
-    min_confidence: float = 0.0  # least probability of an edit against keeping the source; 0: none
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(each.default, bool):
-                check_flag(each.name, value)
-            elif isinstance(each.default, float):
-                is_number = isinstance(value, Real) and not isinstance(value, bool)
-                check_type(is_number, each.name, value, "a number")
-        for name in ("max_edit_ratio", "max_lost_ratio"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be a share of the words, at least 0")
-        if not 0 <= self.precision < 1:
-            raise ValueError(f"precision={self.precision!r} must be a share of edits: at least 0 and below 1")
-        if not 0 <= self.min_confidence < 1:
-            raise ValueError(f"min_confidence={self.min_confidence!r} must be a probability: at least 0 and below 1")
-        check_language(self.language)
-        if self.style is not None and self.style not in STYLES:
-            raise ValueError(f"style={self.style!r} must be one of {', '.join(map(repr, STYLES))}")
-        if self.calibration is not None and self.calibration not in CALIBRATED:
-            raise ValueError(f"calibration={self.calibration!r} must be one of {', '.join(map(repr, CALIBRATED))}")
-        for name, kind in (("protect", "regular expressions"), ("words", "words")):
-            if isinstance(value := getattr(self, name), str):
-                raise TypeError(f"{name}={value!r} must be a sequence of {kind}: put it into a tuple")
-            check_type(isinstance(value, Iterable), name, value, f"a sequence of {kind}")
-            object.__setattr__(self, name, tuple(value))  # an iterator could be read only once
-        for pattern in self.protect:
-            check_type(isinstance(pattern, str), "protect", pattern, "a sequence of regular expressions, each a str")
-            BoundedPattern(pattern)
-
-    def patterns(self) -> dict[str, Searchable]:
-        """Return the patterns of text that must stay, by reason of refusal."""
-        found: dict[str, Searchable] = {
-            reason: pattern for reason, pattern in PATTERNS.items() if not getattr(self, f"allow_{reason}")
-        }
-        return found | {f"protect[{number}]": BoundedPattern(pattern) for number, pattern in enumerate(self.protect)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +113,7 @@ def styled(text: str, segment: Segment, checked: Checked, options: GuardOptions,
     if options.style is None or options.any_language:
         return checked
     openings, made = Openings(text, segment), list(checked.edits)
-    stretches = Stretches(text, segment, options.patterns(), with_names=False)
+    stretches = Stretches(text, segment, _patterns(options), with_names=False)
     for match in SPELT.finditer(text, segment.start, segment.end):
         word, (start, end) = match[0], match.span()
         edit = Edit(start, end, restyled(word, options.style))
@@ -193,7 +128,7 @@ def styled(text: str, segment: Segment, checked: Checked, options: GuardOptions,
 
 
 def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOptions, context: Context) -> Checked:
-    stretches = Stretches(text, segment, options.patterns(), with_names=not options.allow_names)
+    stretches = Stretches(text, segment, _patterns(options), with_names=not options.allow_names)
     judge = _judge(text, segment, options, context)
     changes = list(_changes(text, edits))
     refusals = [stretches.refusal(change) or judge.refusal(change) for change in changes]
@@ -371,3 +306,11 @@ def _letters(text: str) -> str:
 @lru_cache(maxsize=256)  # each segment, edit and replacement is counted more than once
 def _count(text: str) -> int:
     return sum(word.key[0].isalnum() for word in words(text, _EXACT))
+
+
+def _patterns(options: GuardOptions) -> dict[str, Searchable]:
+    """The patterns of text that must stay, by reason of refusal."""
+    found: dict[str, Searchable] = {
+        reason: pattern for reason, pattern in PATTERNS.items() if not getattr(options, f"allow_{reason}")
+    }
+    return found | {f"protect[{number}]": BoundedPattern(pattern) for number, pattern in enumerate(options.protect)}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from asyncio import AbstractEventLoop
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -11,18 +12,15 @@ from typing import TYPE_CHECKING, cast
 from langchain_core.messages.ai import OutputTokenDetails, UsageMetadata
 
 from copyspec import Chunk, Result
-from copyspec.engine.call_options import OPTIONS
-from copyspec.engine.unknown import reject_unknown
+from copyspec.engine.asking.call_options import OPTIONS
+from copyspec.engine.asking.unknown import reject_unknown
 
 from .documents import CopiedPart, copied_parts, text_of
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-    from collections.abc import Mapping
-
     from copyspec import Engine, Span, Stats
-    from copyspec.engine.call import Call
-    from copyspec.engine.logprobs import TokenLogprob
+    from copyspec.engine.results.logprobs import TokenLogprob
+    from copyspec.engine.running.call import Call
 
 _COUNTERS = ("num_passes", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_output_tokens")
 

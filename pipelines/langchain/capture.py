@@ -21,7 +21,7 @@ from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig, ensure_config
 from langchain_core.tracers.context import register_configure_hook
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 
 from .documents import documents_in
 

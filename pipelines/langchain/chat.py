@@ -13,16 +13,15 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from copyspec.engine.json_schemas import json_schema_of, why_no_schema
+from copyspec.engine.logits.json_schemas import json_schema_of, why_no_schema
 
 from .capture import call_begins, while_read
 from .chat_call import ChatCall
-from .fields import CONFIG, EngineFields, public
+from .fields import CONFIG, EngineFields, Stop, public
 from .messages import encoded_prompt
 from .structured import constraint, structured
 
 if TYPE_CHECKING:
-    from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
     from langchain_core.language_models import LanguageModelInput
     from langchain_core.language_models.model_profile import ModelProfile
     from langchain_core.runnables import Runnable
@@ -87,42 +86,26 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         return "stream" in given or self.call_options(None, given).get("n") == 1
 
     def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: object,
+        self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **kwargs: object
     ) -> ChatResult:
         asked = ChatCall(self, messages, stop, run_manager, kwargs)
         return asked.chat_result(asked.answers.results()[0])
 
     async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: object,
+        self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **kwargs: object
     ) -> ChatResult:
         asked = await self._asked(messages, stop, run_manager, kwargs)
         return asked.chat_result((await asked.answers.aresults())[0])
 
     def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: object,
+        self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **kwargs: object
     ) -> Iterator[ChatGenerationChunk]:
         asked = ChatCall(self, messages, stop, run_manager, kwargs)
         for chunk in while_read(asked.answers.chunks()):
             yield from asked.messages_of(chunk)
 
     async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: object,
+        self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **kwargs: object
     ) -> AsyncIterator[ChatGenerationChunk]:
         asked = await self._asked(messages, stop, run_manager, kwargs)
         async with aclosing(asked.answers.achunks()) as chunks:
@@ -131,22 +114,14 @@ class ChatCopySpec(EngineFields, BaseChatModel):
                     yield message
 
     async def _asked(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None,
-        run_manager: AsyncCallbackManagerForLLMRun | None,
-        kwargs: dict[str, object],
+        self, messages: list[BaseMessage], stop: Stop, run_manager: Any, kwargs: dict[str, object]
     ) -> ChatCall:
         # Loading a model and encoding long documents take time, during which the event loop must not be blocked.
         loop = asyncio.get_running_loop()
         return await asyncio.to_thread(ChatCall, self, messages, stop, run_manager, kwargs, loop)
 
     def generate(
-        self,
-        messages: list[list[BaseMessage]],
-        stop: list[str] | None = None,
-        callbacks: Callbacks = None,
-        **kwargs: object,
+        self, messages: list[list[BaseMessage]], stop: Stop = None, callbacks: Any = None, **kwargs: object
     ) -> LLMResult:
         """Return an answer for each list of messages, all decoded in one running batch."""
         call_begins(callbacks)
@@ -166,11 +141,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         )
 
     async def agenerate(
-        self,
-        messages: list[list[BaseMessage]],
-        stop: list[str] | None = None,
-        callbacks: Callbacks = None,
-        **kwargs: object,
+        self, messages: list[list[BaseMessage]], stop: Stop = None, callbacks: Any = None, **kwargs: object
     ) -> LLMResult:
         """Like `generate`. Cancelling the task ends the decoding within one step."""
         call_begins(callbacks)

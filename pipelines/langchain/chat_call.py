@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from asyncio import AbstractEventLoop
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -13,7 +14,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from copyspec import Chunk, Result
-from copyspec.checks import brief
+from copyspec.common.checks import brief
 from copyspec.text.chat import check_variables
 from copyspec.text.replies.calls import tool_name
 
@@ -26,8 +27,6 @@ from .messages import encoded_prompt, message_text
 from .prompted import references_of
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 
 

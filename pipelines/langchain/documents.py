@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from copyspec import Place, Span
-from copyspec.checks import is_ids, plain_value
-from copyspec.engine.inputs import parse_references
+from copyspec.common.checks import is_ids, plain_value
+from copyspec.engine.asking.inputs import parse_references
 
 logger = logging.getLogger(__name__)
 

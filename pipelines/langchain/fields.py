@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import PurePath
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
 import copyspec
-from copyspec.checks import plain_value
-from copyspec.engine.call_options import OPTIONS
-from copyspec.engine.unknown import reject_unknown
+from copyspec.common.checks import plain_value
+from copyspec.engine.asking.call_options import OPTIONS
+from copyspec.engine.asking.unknown import reject_unknown
 from copyspec.models.loading import BUNDLED, DEFAULT, LoadError, choose_default
 
 from . import capture
@@ -39,6 +39,9 @@ since they do not change the output under the default rule; under others, answer
 
 _ELSEWHERE = {"max_new_tokens": "max_tokens", "stop_sequences": "stop", "model_name": "model", "model_id": "model"}
 
+
+Stop: TypeAlias = list[str] | None
+"""As LangChain's methods take it. Their managers of callbacks are of two types, which the base classes name."""
 
 CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
 """Makes misspelt options errors. Pydantic reads it from the last base class, so each model class sets it."""

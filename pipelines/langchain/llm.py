@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from langchain_core.language_models import BaseLLM
@@ -18,11 +18,10 @@ from copyspec import Result
 from .calls import Answers, usage
 from .capture import captured, captured_around, run_around, while_read
 from .documents import explicit
-from .fields import CONFIG, EngineFields, private, public
+from .fields import CONFIG, EngineFields, Stop, private, public
 from .prompted import references_of
 
 if TYPE_CHECKING:
-    from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
     from langchain_core.documents import Document
 
 # The runs around the prompts of one `generate`, in order, since langchain-core passes only the first to `_generate`.
@@ -54,35 +53,19 @@ class CopySpecLLM(EngineFields, BaseLLM):
         given = _GIVEN.get()
         return {**self.traced_params(), **public(given), **self.cache_params(given)}
 
-    def generate(
-        self,
-        prompts: list[str],
-        stop: list[str] | None = None,
-        callbacks: Callbacks | list[Callbacks] | None = None,
-        **kwargs: object,
-    ) -> LLMResult:
+    def generate(self, prompts: list[str], stop: Stop = None, callbacks: Any = None, **kwargs: object) -> LLMResult:
         """Generate for all prompts as one batch."""
         with _around(prompts, callbacks, kwargs):
             return super().generate(prompts, stop, callbacks, **private(kwargs))  # type: ignore[arg-type]
 
     async def agenerate(
-        self,
-        prompts: list[str],
-        stop: list[str] | None = None,
-        callbacks: Callbacks | list[Callbacks] | None = None,
-        **kwargs: object,
+        self, prompts: list[str], stop: Stop = None, callbacks: Any = None, **kwargs: object
     ) -> LLMResult:
         """Like `generate`. Cancelling the task ends the decoding within one step."""
         with _around(prompts, callbacks, kwargs):
             return await super().agenerate(prompts, stop, callbacks, **private(kwargs))  # type: ignore[arg-type]
 
-    def _generate(
-        self,
-        prompts: list[str],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: object,
-    ) -> LLMResult:
+    def _generate(self, prompts: list[str], stop: Stop = None, run_manager: Any = None, **kwargs: object) -> LLMResult:
         answers = self._call(prompts, stop, kwargs)
         if run_manager is None or not self._streams(prompts, kwargs):
             return _llm_result(answers, answers.results())
@@ -94,11 +77,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
         return _llm_result(answers, results)
 
     async def _agenerate(
-        self,
-        prompts: list[str],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: object,
+        self, prompts: list[str], stop: Stop = None, run_manager: Any = None, **kwargs: object
     ) -> LLMResult:
         answers = await asyncio.to_thread(self._call, prompts, stop, kwargs, asyncio.get_running_loop())
         if run_manager is None or not self._streams(prompts, kwargs):
@@ -116,11 +95,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
         return self.streaming and len(prompts) == 1 and given.get("n", self.n) == 1
 
     def _stream(
-        self,
-        prompt: str,
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: object,
+        self, prompt: str, stop: Stop = None, run_manager: Any = None, **kwargs: object
     ) -> Iterator[GenerationChunk]:
         answers = self._call([prompt], stop, kwargs)
         for chunk in while_read(answers.chunks()):
@@ -130,11 +105,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
             yield piece
 
     async def _astream(
-        self,
-        prompt: str,
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: object,
+        self, prompt: str, stop: Stop = None, run_manager: Any = None, **kwargs: object
     ) -> AsyncIterator[GenerationChunk]:
         answers = await asyncio.to_thread(self._call, [prompt], stop, kwargs, asyncio.get_running_loop())
         async with aclosing(answers.achunks()) as chunks:

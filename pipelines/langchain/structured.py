@@ -14,8 +14,8 @@ from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.utils.function_calling import convert_to_json_schema
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
-from copyspec.checks import brief
-from copyspec.engine.constraints import closed
+from copyspec.common.checks import brief
+from copyspec.engine.logits.constraints import closed
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

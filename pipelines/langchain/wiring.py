@@ -16,7 +16,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import RunnableConfigurableAlternatives, RunnableConfigurableFields
 from langchain_core.runnables.passthrough import RunnableAssign
 
-from copyspec.engine.inputs import parse_references
+from copyspec.engine.asking.inputs import parse_references
 
 from .documents import Private, explicit
 from .fields import EngineFields

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from copyspec.checks import check_retriever, check_type, check_whole
-from copyspec.engine.inputs import PromptTooLongError
+from copyspec.common.checks import check_retriever, check_type, check_whole
+from copyspec.engine.asking.inputs import PromptTooLongError
 from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
 
 from ..instructions import check_template, fill

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from copyspec.checks import check_retriever, check_type, shown
-from copyspec.engine.assembly import Assembly
-from copyspec.engine.call_options import CallOptions, check_options
+from copyspec.common.checks import check_retriever, check_type, shown
+from copyspec.engine.asking.call_options import CallOptions, check_options
+from copyspec.engine.running.assembly import Assembly
 from copyspec.options import DraftOptions
 from copyspec.retrievers import Hit, Retriever, Scheduler, Search, SpeculationStats, SpeculativeRetriever
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from copyspec import Chunk, Result
-    from copyspec.engine.jobs import Job
-    from copyspec.engine.keywords import GenerateOptions
+    from copyspec.engine.asking.keywords import GenerateOptions
+    from copyspec.engine.running.jobs import Job
 
     from ..models import ModelLike
 

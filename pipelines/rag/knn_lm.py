@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.checks import check_count, check_whole, plain_value
-from copyspec.forks import fork_safe
+from copyspec.common.checks import check_count, check_whole, plain_value
+from copyspec.common.forks import fork_safe
 from copyspec.retrievers import Scheduler, Search, SpeculationStats, Worker
 
 from ..models import engine_of

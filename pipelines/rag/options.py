@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-from copyspec.checks import check_whole
-from copyspec.engine.call_options import CallOptions
-from copyspec.engine.unknown import reject_unknown
+from copyspec.common.checks import check_whole
+from copyspec.engine.asking.call_options import CallOptions
+from copyspec.engine.asking.unknown import reject_unknown
 
 from ..instructions import check_template
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from copyspec.checks import check_retriever
+from copyspec.common.checks import check_retriever
 from copyspec.retrievers import STOP_WORDS, BM25Retriever, Hit, Retriever, Stems, words
 
 from ..guards.likeness import are_akin

@@ -26,36 +26,28 @@ class Task(Protocol[Query, Answer]):
     @property
     def position(self) -> int:
         """Length of the text, in tokens."""
-        ...
 
     def query(self) -> Query:
         """Return the query for the next step."""
-        ...
 
     def guess(self, query: Query) -> Answer | None:
         """Guess the answer without the knowledge base; None: no guess."""
-        ...
 
     def same(self, guess: Answer, truth: Answer) -> bool:
         """Whether the text continues in the same way with both answers."""
-        ...
 
     def reads(self, answer: Answer) -> bool:
         """Whether a step with this answer begins with a prefill of it, which a wrong guess would waste."""
-        ...
 
     def take(self, answer: Answer) -> None:
         """Use this answer for the next step."""
-        ...
 
     def advance(self, abandon: Callable[[], bool]) -> bool:
         """Make the step. Returns whether the text ends with it. The step may stop early once `abandon()` is true,
         because it will be discarded."""
-        ...
 
     def back(self, position: int) -> None:
         """Discard everything after `position`, which is an earlier value of `position`."""
-        ...
 
 
 class Verification(Protocol[Found]):
@@ -63,20 +55,16 @@ class Verification(Protocol[Found]):
 
     def done(self) -> bool:
         """Whether `result` returns or raises without waiting."""
-        ...
 
     def result(self) -> Sequence[Found]:
         """Wait for the answers, one for each query."""
-        ...
 
     @property
     def seconds(self) -> float:
         """Duration of the search itself."""
-        ...
 
     def cancel(self) -> None:
         """Cancel the search; its result is not needed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,10 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from copyspec.retrievers import Hit
-from copyspec.text.codec import encodable
+from copyspec.text.codec import Codec, Lead, encodable
 
 if TYPE_CHECKING:
     from copyspec import Engine
-    from copyspec.text.codec import Codec, Lead
 
 
 class Documents:

@@ -15,9 +15,9 @@ from .shown_documents import Documents
 
 if TYPE_CHECKING:
     from copyspec import Chunk, Engine
-    from copyspec.engine.assembly import Assembly, RewindableSequence, Stats
-    from copyspec.engine.call_options import CallOptions
-    from copyspec.engine.jobs import Job
+    from copyspec.engine.asking.call_options import CallOptions
+    from copyspec.engine.running.assembly import Assembly, RewindableSequence, Stats
+    from copyspec.engine.running.jobs import Job
 
 NO_DOCUMENT = Hit(-1, 0.0, "")
 """Stands for the document if nothing was found for a query."""

@@ -16,8 +16,8 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.checks import check_retriever
-from copyspec.forks import fork_safe
+from copyspec.common.checks import check_retriever
+from copyspec.common.forks import fork_safe
 
 from ..base import DEFAULT_K, Folder, Hit, Retriever, check_k, check_query, check_texts
 from ..saving import Saving, Written

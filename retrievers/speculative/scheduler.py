@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 
 MOST = 64
 """Longest round considered: at gamma 0.98 and a search as long as 41 steps, 53 steps are best."""

@@ -13,8 +13,8 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Generic, TypeVar
 
-from copyspec.forks import fork_safe
-from copyspec.lockless import LiveSet
+from copyspec.common.forks import fork_safe
+from copyspec.common.lockless import LiveSet
 
 Found = TypeVar("Found", covariant=True)
 

@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from copyspec.checks import check_whole, plain_value
+from copyspec.common.checks import check_whole, plain_value
 
 from .. import files
 from ..base import Folder, check_folder, check_k

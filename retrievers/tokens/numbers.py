@@ -20,7 +20,6 @@ class Numbers(Protocol):
 
     def part(self, start: int, end: int) -> memoryview[int]:
         """Return the numbers `start` to `end` - 1; fewer if the file ends."""
-        ...
 
 
 class _ReadNumbers:

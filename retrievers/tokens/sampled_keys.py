@@ -44,15 +44,12 @@ class PlaceIndex(Protocol):
 
     def bracket(self, query: Sequence[int]) -> Bracket | None:
         """Narrow a search down. `query`: a context in reverse. None if its first token is known not to occur."""
-        ...
 
     def interval(self, query: Sequence[int], low: int, high: int) -> tuple[int, int]:
         """Return the range of all places after `query`, at most `size` tokens; low..high-1 are some of them."""
-        ...
 
     def shared(self, index: int) -> int:
         """Return how many tokens the place shares with the one before it, at most `size`."""
-        ...
 
 
 class TokenRanges:

@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 import copyspec
 from benchmarks.gpu import __main__ as everything
-from benchmarks.gpu import exact_mode, launch, outputs, passes, simulation, types
+from benchmarks.gpu import exact_mode, launch, outputs, passes, simulation
 from benchmarks.gpu.transcripts import exchanged, together
 from benchmarks.speed.prompts import Case
 from copyspec.cli import doctor_gpu
@@ -120,17 +120,6 @@ def test_doctor_checks_passes_and_equality(folder: Path, monkeypatch: pytest.Mon
     names = [name for name, _, _ in found]
     assert names[0] == "copy bandwidth" and names[-2:] == ["equality, masks", "equality, tree"] and len(names) == 6
     assert "of copy bandwidth" in found[1][1] and "(static)" in found[2][1]
-
-
-def test_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "types.json"
-    assert types.main(["--only", "llama", "--no-compile", "--markdown", "--json", str(file)]) == 0
-    found = json.loads(file.read_text())
-    assert found["types"] == [{"type": "llama", "replayed": "graph", "tree attention": "graph"}]
-    assert "| replayed: graph, 1 | `llama` |" in capsys.readouterr().out
-    file.write_text(json.dumps({**found, "torch": "1.0"}))
-    with pytest.raises(SystemExit, match=r"its torch is '1\.0'"):
-        types.main(["--only", "gpt2", "--no-compile", "--json", str(file)])
 
 
 def test_rows_decoded_together_share_no_token() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks import spec_bench
 from benchmarks.replay.run import main as replay
-from benchmarks.reporting import read_rows
 from benchmarks.retrieval.run import main as retrieval
+from kit.reporting import read_rows
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import copyspec
-from benchmarks import reporting, spec_bench
+from benchmarks import spec_bench
 from benchmarks.quality.squad import contains, f1
 from benchmarks.real import exactness
 from benchmarks.real import run as real
@@ -19,6 +19,7 @@ from benchmarks.real.cases import Case
 from benchmarks.real.report import equal, table
 from benchmarks.speed import gec_files, prompt_only
 from benchmarks.transcripts import Transcript
+from kit import reporting
 
 CASES = [Case(name, "gec", [{"role": "user", "content": "x"}], [], None) for name in ("gec:1", "gec:2")]
 

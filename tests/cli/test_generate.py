@@ -243,7 +243,7 @@ def test_version_and_help_fit_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_an_interrupted_run_says_so() -> None:
     code = (
-        "import sys, time; import copyspec.cli.generate as g;"
+        "import sys, time; import copyspec.cli.prompt_options as g;"
         "g.read_prompt = lambda *a: (print('ready', flush=True), time.sleep(60));"
         "from copyspec.cli import main; sys.exit(main(['generate', 'a']))"
     )

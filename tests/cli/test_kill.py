@@ -26,7 +26,7 @@ from pathlib import Path
 import copyspec
 import copyspec.cli.gec as command
 from copyspec.cli import main
-from copyspec.engine.language import Language
+from copyspec.engine.logits.language import Language
 
 Language.ngrams = None  # no process needs to learn them
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from copyspec.client.reading import SEED, ThoughtSplitter, changes_by_text, spans_by_text
-from copyspec.engine.logprobs import TokenLogprob
+from copyspec.engine.results.logprobs import TokenLogprob
 from copyspec.views.provenance import SourceText, provenance_of
 
 LETTERS = st.text("ab cé\n猫", max_size=40)

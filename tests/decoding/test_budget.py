@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from copyspec.budget import Budget, CostModel, prior_slope
 from copyspec.decoding.controller import DraftController
 from copyspec.decoding.meter import Meter
-from copyspec.targets.static.settings import padded_tokens
+from copyspec.targets.static.settings import size_of
 from copyspec.tree import EMPTY, DraftTree
 
 
@@ -185,32 +184,31 @@ def test_nodes_are_assumed_to_be_cheaper_on_a_gpu_and_free_in_exact_mode() -> No
     assert found == pytest.approx([1 + 0.02 * 8, 1 + 0.0025 * 8, 1.0])
 
 
-def test_padded_passes_are_learned_by_the_size_that_they_compute() -> None:
+def test_passes_of_fixed_sizes_cost_the_same_up_to_each() -> None:
     model = CostModel(slope=prior_slope("cuda"))
     for _ in range(20):
-        for rows, nodes, seconds in ((32, 0, 1.0), (32, 3, 1.2), (32, 6, 1.5), (4, 0, 0.5), (4, 8, 0.6)):
-            model.observe(padded_tokens(rows, nodes), seconds, padded_tokens(rows, 0))
-    for rows in (17, 24, 32):
-        budget = model.budget(rows, 8, partial(padded_tokens, rows))
-        assert budget.costs == pytest.approx([1.0, *[1.2] * 4, *[1.5] * 4], rel=0.07) and not budget.shared
-        assert model.seconds(budget.plain, is_padded=True) == pytest.approx(1.0, rel=0.05)
-        assert budget.seconds == pytest.approx(1.0 / rows, rel=0.05)
-    assert model.budget(3, 4, partial(padded_tokens, 3)).costs == pytest.approx([1.0, *[1.2] * 4], rel=0.05)
-    fewer, more = (model.budget(32, most, partial(padded_tokens, 32)).costs for most in (40, 300))
-    assert len(fewer) == 41 and len(more) == 301 and fewer == more[:41]
+        for size, seconds in ((1, 0.9), (32, 1.0), (48, 1.2), (64, 1.5)):
+            model.observe(size, seconds)
+    for rows in (24, 32):
+        shared = model.budget(rows, 1, size_of).shared
+        sizes = [size_of(rows + nodes) for nodes in range(rows + 1)]
+        assert shared == pytest.approx([{32: 1.0, 48: 1.2, 64: 1.5}[size] for size in sizes], rel=0.07)
+        assert model.budget(rows, 1, size_of).plain == 32 and model.seconds(32) == pytest.approx(1.0, rel=0.05)
+        assert model.budget(rows, 1, size_of).seconds == pytest.approx(1.0 / rows, rel=0.05)
+    alone = model.budget(1, 40, size_of)
+    assert alone.costs == alone.shared and len(alone.costs) == 41
+    prompts = model.budget(4, 8, size_of, uncached=40)
+    assert prompts.plain == 48 and prompts.shared[:9] == [1.0] * 9 and prompts.shared[9] > 1.2
 
 
-def test_numbers_of_rows_that_ran_in_larger_sizes_only_have_the_costs_of_these() -> None:
-    model = CostModel(slope=prior_slope("cuda"))
-    for nodes, seconds in ((0, 1.0), (8, 1.5)) * 10:
-        model.observe(8 * (1 + nodes), seconds, 8)
-    model.observe(32, 3.0, 32)
-    for rows in (1, 2, 4, 8):
-        budget = model.budget(rows, 4, partial(padded_tokens, rows))
-        assert budget.costs == pytest.approx([1.0, *[1.5] * 4], rel=0.1) and budget.plain == 8
-        assert set(model.measured(8, is_padded=True)) == {8, 65, 97}  # 72 is between the last two
-    model.observe(2, 0.5, 2)
-    assert [model.budget(rows, 4, partial(padded_tokens, rows)).plain for rows in (1, 2)] == [2, 2]
+@given(st.integers(1, 40), st.integers(0, 40), st.integers(0, 700))
+def test_there_is_a_cost_for_each_number_of_nodes(rows: int, nodes: int, uncached: int) -> None:
+    model = CostModel()
+    model.observe(8, 1.0)
+    for computes in (None, size_of):
+        budget = model.budget(rows, nodes, computes, uncached=uncached)
+        assert len(budget.shared) == rows * nodes + 1 and len(budget.costs) == nodes + 1
+        assert budget.shared[0] == budget.costs[0] == 1.0 and budget.shared == sorted(budget.shared)
 
 
 def test_tokens_beyond_the_last_knot_count_as_it() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
 
 from copyspec.budget import Budget, CostModel
-from copyspec.decoding.loop import DecodeSettings, compacted, decode
+from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Finish, Request
 from copyspec.decoding.stats import Stats
 from copyspec.options import DraftOptions, SamplingOptions
@@ -331,17 +331,17 @@ def test_nothing_is_learned_from_passes_that_are_not_representative(monkeypatch:
 
 
 def test_rows_that_cannot_join_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*sessions: FakeSession) -> None:
+    def full(*arguments: object) -> None:
         raise torch.OutOfMemoryError("full")
 
-    monkeypatch.setattr(FakeSession, "join", full)
+    monkeypatch.setattr(FakeSession, "add", full)
     target = FakeTarget()
     first, second = (
         Request(prompt=[row], max_new_tokens=9, sampling=SamplingOptions(), eos_token_ids=frozenset()) for row in (1, 2)
     )
     with pytest.raises(torch.OutOfMemoryError):
         list(decode(target, [first, None, second]))
-    assert [session.closed for session in target.sessions] == [True, True]
+    assert [session.closed for session in target.sessions] == [True]
 
 
 def test_a_failing_processor_frees_the_caches() -> None:
@@ -404,10 +404,3 @@ def test_margins_show_the_token_and_its_runner_up() -> None:
     request = Request([5, 6], 1, SamplingOptions())
     (step,) = decode(target, [request], DecodeSettings(keep_margins=True))
     assert step[0].margins[0].score == logits.max()
-
-
-@given(st.lists(st.booleans(), max_size=12))
-def test_few_rows_move_where_others_leave(is_running: list[bool]) -> None:
-    places = compacted(is_running)
-    assert sorted(places) == [index for index, runs in enumerate(is_running) if runs]
-    assert sum(place != row for place, row in enumerate(places)) == sum(not runs for runs in is_running[: len(places)])

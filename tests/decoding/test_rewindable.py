@@ -14,7 +14,7 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding.requests import Request
 from copyspec.decoding.rewindable import FollowingDrafter, RewindableSequence
 from copyspec.decoding.stats import Stats
-from copyspec.engine.threads import Passes
+from copyspec.engine.running.threads import Passes
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.verification.noise import gumbel

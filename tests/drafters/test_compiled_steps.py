@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.hostile.native_cases import PROSE, random_row
 from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
 from copyspec.drafters.copying import alignment, corpus, resumptions, tables
@@ -25,6 +24,7 @@ from copyspec.drafters.copying import drafter as copying
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
+from tests.fuzz.native_cases import PROSE, random_row
 from training.ngrams import count
 
 pytestmark = pytest.mark.skipif(COMPILED is None, reason="copyspec was installed without a C compiler")

@@ -287,7 +287,7 @@ def test_trees_of_arrays_are_drafted_as_those_of_lists(engine: Engine, convert: 
 )
 def test_wrong_choices_are_named(drafter: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        copyspec.engine.call_options.check_options({"drafter": drafter})
+        copyspec.engine.asking.call_options.check_options({"drafter": drafter})
 
 
 def trees() -> st.SearchStrategy[DraftTree]:

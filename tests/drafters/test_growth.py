@@ -18,9 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.hostile import native as fuzz_native
-from benchmarks.hostile.native import fuzz
-from benchmarks.hostile.native_cases import ARGUMENTS, Case, guessing, in_python
 from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
 from copyspec.drafters.copying import drafter as copying
@@ -34,6 +31,9 @@ from copyspec.drafters.copying.tables import BREAKING_CONSTANTS, CONSTANTS, TABL
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 from copyspec.tree import ROOT, Origin
+from tests.fuzz import native as fuzz_native
+from tests.fuzz.native import fuzz
+from tests.fuzz.native_cases import ARGUMENTS, Case, guessing, in_python
 from training.ngrams import count
 
 needs_compiler = pytest.mark.skipif(COMPILED is None, reason="copyspec was installed without a C compiler")
@@ -376,7 +376,7 @@ def test_wrong_texts_raise_in_the_index(text: Any, places: Any, stop: int) -> No
 
 @needs_compiler
 def test_hostile_calls_leave_the_interpreter_whole() -> None:
-    """`benchmarks.hostile.native` makes a million such calls, with sanitizers."""
+    """`tests.fuzz.native` makes a million such calls, with sanitizers."""
     outcome = fuzz(COMPILED, 4000, seed=17)
     assert not outcome.faults
     assert outcome.compared > 20

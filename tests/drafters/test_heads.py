@@ -25,9 +25,8 @@ from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHe
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor, weights_of
 from copyspec.engine.engine import Engine
 from copyspec.models.errors import LoadError
-from copyspec.options import SamplingOptions
+from copyspec.options import SamplingOptions, StaticOptions
 from copyspec.sources import Source
-from copyspec.static_options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import Target
 from copyspec.targets.hooks.modules import output_head

@@ -30,10 +30,10 @@ from copyspec.drafters.predictors.ngrams import (
     context,
     split_words,
 )
-from copyspec.engine import language
-from copyspec.engine.call_options import check_options
+from copyspec.engine.asking.call_options import check_options
 from copyspec.engine.engine import Engine
-from copyspec.engine.language import Language
+from copyspec.engine.logits import language
+from copyspec.engine.logits.language import Language
 from copyspec.literature.token_pool import PoolPredictor
 from copyspec.models.loading import BUNDLED
 from copyspec.sources import Source

@@ -405,16 +405,16 @@ def test_counters_agree_with_each_other() -> None:
 
 
 def test_the_default_length_grows_with_the_text_being_edited() -> None:
-    from copyspec.engine.call_options import check_options
+    from copyspec.engine.asking.call_options import check_options
 
     tiny = engine()
     jobs, _ = tiny.jobs("a", None, check_options({}))
     assert jobs[0].request.max_new_tokens == 256  # the end of the context
     tokenizer = sentencepiece_like()
-    from copyspec.engine.draft_models import DraftModels
-    from copyspec.engine.inputs import Prompt
-    from copyspec.engine.jobs import JobMaker
-    from copyspec.engine.spans import Reference
+    from copyspec.engine.asking.inputs import Prompt
+    from copyspec.engine.drafting.draft_models import DraftModels
+    from copyspec.engine.results.spans import Reference
+    from copyspec.engine.running.jobs import JobMaker
     from copyspec.targets.prefixes import PrefixCache
     from copyspec.text.codec import Codec
 
@@ -435,7 +435,7 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
 
 
 def test_the_default_length_is_that_of_plain_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("copyspec.engine.generation_config.DEFAULT_MAX_NEW_TOKENS", 20)
+    monkeypatch.setattr("copyspec.engine.logits.generation_config.DEFAULT_MAX_NEW_TOKENS", 20)
     tiny = engine()
     options: dict[str, Any] = {"edit_source": [5] * 30, "ignore_eos": True}
     plain, copied = (tiny.generate(PROMPT, drafter=drafter, **options) for drafter in ("none", "auto"))
@@ -563,7 +563,7 @@ def test_compare_shows_equality_times_and_scores() -> None:
 def test_the_first_difference_has_position_tokens_and_scores() -> None:
     from dataclasses import replace
 
-    from copyspec.engine.call_options import check_options
+    from copyspec.engine.asking.call_options import check_options
     from copyspec.engine.comparison import first_difference
     from copyspec.engine.results import Comparison
 

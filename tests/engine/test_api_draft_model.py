@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 
 import copyspec
 from copyspec.engine.engine import Engine
-from copyspec.engine.threads import Passes
+from copyspec.engine.running.threads import Passes
 from copyspec.literature import Pool
 from tests.helpers.tiny import tiny_engine, tiny_model, tiny_tokenizer
 

@@ -13,8 +13,8 @@ import torch
 import copyspec
 from copyspec import Engine
 from copyspec.engine.aio import AsyncChunks
-from copyspec.engine.call import CancelledCallError, Lane, Ticket
-from copyspec.engine.jobs import JobMaker
+from copyspec.engine.running.call import CancelledCallError, Lane, Ticket
+from copyspec.engine.running.jobs import JobMaker
 from copyspec.text.codec import LONG
 from tests.helpers.texts import new_engine
 
@@ -154,7 +154,7 @@ def test_a_timeout_counts_from_the_call(engine: Engine, monkeypatch: pytest.Monk
         clock[0] += 0.5
         return make(*arguments)
 
-    for module in ("engine", "call"):
+    for module in ("engine", "running.call"):
         monkeypatch.setattr(f"copyspec.engine.{module}.monotonic", lambda: clock[0])
     assert engine.generate(PROMPTS[0], max_new_tokens=1, timeout=0.5).token_ids
     monkeypatch.setattr(JobMaker, "make", slow)

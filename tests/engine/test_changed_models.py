@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-import copyspec
 from copyspec import Engine
-from copyspec.engine.language import Language
+from copyspec.engine.asking.call_options import check_options
+from copyspec.engine.logits.language import Language
 from tests.helpers.tiny import tiny_engine
 
 PROMPT = "some text that the model goes on with"
@@ -157,12 +157,12 @@ def test_a_template_that_is_set_later(tiny: Engine) -> None:
     tiny.model.resize_token_embeddings(len(tokenizer))
     control = tokenizer.convert_tokens_to_ids("<s1>")
     ids = tiny.codec.encode_chat([{"role": "user", "content": "a<s1>b"}]).ids
-    jobs, _ = tiny.jobs([{"role": "user", "content": "a<s1>b"}], None, copyspec.engine.call_options.check_options({}))
+    jobs, _ = tiny.jobs([{"role": "user", "content": "a<s1>b"}], None, check_options({}))
     assert ids.count(control) == 2 and list(jobs[0].request.prompt).count(control) == 1
 
 
 def test_one_of_several_templates_that_is_set_later(tiny: Engine) -> None:
-    chat, options = [{"role": "user", "content": "a<s1>b"}], copyspec.engine.call_options.check_options({})
+    chat, options = [{"role": "user", "content": "a<s1>b"}], check_options({})
     tokenizer = tiny.tokenizer
     tokenizer.add_tokens(["<s1>"])
     tiny.model.resize_token_embeddings(len(tokenizer))

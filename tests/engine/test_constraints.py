@@ -96,8 +96,8 @@ def test_batches_streams_and_the_other_forms(tiny: copyspec.Engine) -> None:
 
 
 def fresh_processor(engine: copyspec.Engine, regex: str) -> Any:
-    from copyspec.engine.call_options import check_options
-    from copyspec.engine.constraints import Constraints
+    from copyspec.engine.asking.call_options import check_options
+    from copyspec.engine.logits.constraints import Constraints
 
     constraints = Constraints(engine.codec, engine.model.config.vocab_size)
     made = constraints.make(check_options({"regex": regex}), {1})

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import copyspec
-from copyspec.engine.inputs import PromptTooLongError
-from copyspec.pipelines.editing.correctors import ModelOptions
+from copyspec.engine.asking.inputs import PromptTooLongError
+from copyspec.pipelines import ModelOptions
 from copyspec.pipelines.editing.model_corrector import ModelCorrector
 from tests.helpers import models
 from tests.helpers.texts import byte_level

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from copyspec import Engine, Input
-from copyspec.engine.feed import HELD_BATCHES
+from copyspec.engine.running.feed import HELD_BATCHES
 from tests.helpers.texts import CORPUS
 from tests.helpers.texts import engine as tiny_engine
 

@@ -23,7 +23,7 @@ torch.set_num_threads(2)
 sys.path.insert(0, "tests")
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 import copyspec
-from copyspec import forks
+from copyspec.common import forks
 from copyspec.retrievers.speculative.worker import Worker
 
 torch.zeros(1 << 20).add_(1)  # the parent's threads have run

@@ -28,7 +28,7 @@ from transformers import (
 )
 
 import copyspec
-from copyspec.engine import generation_config, not_applied
+from copyspec.engine.logits import generation_config, unsupported_settings
 from tests.helpers.models import tiny as tiny_model
 from tests.helpers.texts import SPECIAL, bart, byte_level, llama
 
@@ -294,22 +294,22 @@ def test_what_a_model_changes_for_its_own_generate_is_told() -> None:
     sizes: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     model: Any = Own(LlamaConfig(vocab_size=9, num_attention_heads=1, **sizes))
     model.config.repetition_penalty, model.config.num_beams = 1.3, 1
-    assert list(not_applied.of_model(model)) == [
+    assert list(unsupported_settings.of_model(model)) == [
         "Own has a generate of its own, which is not called: outputs are those of transformers' own",
         "model.config has repetition_penalty=1.3, which is not applied; set model.generation_config.repetition_penalty",
     ]
     for usual in (llama(len(byte_level())), bart(len(byte_level()))):
-        assert list(not_applied.of_model(usual)) == []
+        assert list(unsupported_settings.of_model(usual)) == []
     patched: Any = LlamaForCausalLM(LlamaConfig(vocab_size=9, num_attention_heads=1, **sizes))
     patched.generate = lambda *arguments, **options: None
-    (note,) = not_applied.of_model(patched)
+    (note,) = unsupported_settings.of_model(patched)
     assert note.startswith("LlamaForCausalLM has a generate of its own, which is not called")
 
 
 def test_values_of_calls_are_not_noted_without_end(caplog: pytest.LogCaptureFixture) -> None:
     noted: set[str] = set()
-    not_applied.log_once(map(str, range(2 * not_applied.MAX_NOTED)), noted)
-    assert len(noted) == len(caplog.records) == not_applied.MAX_NOTED
+    unsupported_settings.log_once(map(str, range(2 * unsupported_settings.MAX_NOTED)), noted)
+    assert len(noted) == len(caplog.records) == unsupported_settings.MAX_NOTED
 
 
 def test_lists_have_one_value_per_prompt(tiny: copyspec.Engine) -> None:

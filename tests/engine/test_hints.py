@@ -13,7 +13,7 @@ from transformers.utils.logging import enable_progress_bar
 
 import copyspec
 from copyspec import Engine
-from tests.helpers.gguf_files import write_llama
+from kit.gguf_files import write_llama
 from tests.helpers.models import tiny
 from tests.helpers.texts import byte_level
 from tests.helpers.tiny import tiny_engine, tiny_model, tiny_tokenizer

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from copyspec import Engine
-from copyspec.engine.call_options import check_options
+from copyspec.engine.asking.call_options import check_options
 from tests.helpers.tiny import tiny_engine
 
 ROOT = Path(__file__).parent.parent.parent
@@ -25,8 +25,8 @@ import torch
 torch.set_num_threads(2)
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 import copyspec
-from copyspec.engine import threads
-from copyspec.engine.language import Language
+from copyspec.engine.running import threads
+from copyspec.engine.logits.language import Language
 
 Language.ngrams = None
 threads.allowed = lambda: 2

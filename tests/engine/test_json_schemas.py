@@ -16,10 +16,10 @@ import pytest
 from pydantic import ConfigDict, Field, HttpUrl, SecretBytes, SecretStr, create_model
 
 import copyspec
-from copyspec.engine import json_schemas
-from copyspec.engine.call_options import check_options
-from copyspec.engine.constraints import Constraints, why_no_schema
-from copyspec.engine.json_schemas import closed, followed, json_schema_of
+from copyspec.engine.asking.call_options import check_options
+from copyspec.engine.logits import json_schemas
+from copyspec.engine.logits.constraints import Constraints, why_no_schema
+from copyspec.engine.logits.json_schemas import closed, followed, json_schema_of
 from tests.helpers.texts import engine
 
 pytest.importorskip("llguidance")

@@ -84,7 +84,7 @@ def test_a_constraint_holds_for_the_whole_text(engine: Any) -> None:
 @pytest.mark.parametrize("text", ["  The cat", " The cat", "The cat", "   "])
 def test_what_is_dropped_is_counted(engine: Any, text: str) -> None:
     from copyspec.cli.showing import _Pieces
-    from copyspec.engine.call_options import check_options
+    from copyspec.engine.asking.call_options import check_options
     from copyspec.engine.comparison import compare_jobs
 
     chat = [{"role": "user", "content": "Where?"}]

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import copyspec
-from copyspec.engine import scheduler
-from copyspec.lockless import LiveSet, cached_property
+from copyspec.common.lockless import LiveSet, cached_property
+from copyspec.engine.running import scheduler
 from copyspec.retrievers.speculative import worker
-from copyspec.targets.static import arenas
+from copyspec.targets.static import pools
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 from tests.test_structure import FILES
 
@@ -94,7 +94,7 @@ def test_a_set_is_listed_while_threads_add_and_drop() -> None:
 @pytest.mark.parametrize(
     ("make", "listed"),
     [
-        (arenas.ArenaPool, lambda: list(arenas._POOLS)),
+        (pools.FreePools, lambda: list(pools._ALL)),
         (worker.Worker, lambda: list(worker._WORKERS)),
         (lambda: worker.Worker().submit(int).result(), lambda: list(worker._RUNNING.items())),
     ],

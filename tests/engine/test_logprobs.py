@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import copyspec
-from copyspec.engine.logprobs import LogprobRecorder, TokenLogprob
+from copyspec.engine.results.logprobs import LogprobRecorder, TokenLogprob
 from copyspec.literature import MultiStep
 from tests.helpers.texts import new_engine
 

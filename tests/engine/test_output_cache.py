@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from copyspec.engine.call_options import check_options
-from copyspec.engine.output_cache import OutputCache
-from copyspec.filesystem import NotRegularError
+from copyspec.common.filesystem import NotRegularError
+from copyspec.engine.asking.call_options import check_options
+from copyspec.engine.drafting.output_cache import OutputCache
 from tests.helpers.texts import engine
 
 

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from copyspec import Engine, Input, compare
-from copyspec.growing_ids import GrowingIds
+from copyspec.common.growing_ids import GrowingIds
 from copyspec.literature import Lenience, Rejection, Typical
 from copyspec.targets import wrap
 from tests.helpers.texts import byte_level

@@ -21,7 +21,7 @@ import pytest
 import copyspec
 from copyspec import api
 from copyspec.drafters.copying import native_module
-from copyspec.engine import threads
+from copyspec.engine.running import threads
 from copyspec.tree import COMPILED
 
 ROOT = Path(copyspec.__file__).parent

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import copyspec
-from copyspec.engine.inputs import CopyEncodings
+from copyspec.engine.asking.inputs import CopyEncodings
 from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.prefixes import BLOCK_TOKENS, Layers, PrefixCache
 from tests.helpers.models import BORDER_NAME, LONGROPE, Adapted, random_ids, tiny

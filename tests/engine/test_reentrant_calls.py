@@ -18,9 +18,9 @@ from torch.utils.hooks import RemovableHandle
 import copyspec
 from copyspec import Engine
 from copyspec.api import _STATE
-from copyspec.engine import language
-from copyspec.engine.draft_models import DraftModels
-from copyspec.engine.scheduler import CLOSE_SECONDS
+from copyspec.engine.drafting.draft_models import DraftModels
+from copyspec.engine.logits import language
+from copyspec.engine.running.scheduler import CLOSE_SECONDS
 from copyspec.targets.detours import detour
 from copyspec.targets.hooks.attention import masked_attention, restore_after_interrupt
 from copyspec.targets.hooks.states import hidden_states

@@ -24,9 +24,9 @@ from transformers import LogitsProcessor, StoppingCriteria
 import copyspec
 from copyspec import Engine, Input
 from copyspec.decoding.requests import StepOutput
-from copyspec.engine import scheduler
-from copyspec.engine.call import Call, CancelledCallError, Wakeups
-from copyspec.engine.scheduler import QueueFullError
+from copyspec.engine.running import scheduler
+from copyspec.engine.running.call import Call, CancelledCallError, Wakeups
+from copyspec.engine.running.scheduler import QueueFullError
 from tests.helpers.texts import byte_level, counted, llama, new_engine
 
 pytestmark = pytest.mark.usefixtures("steady_drafts")
@@ -475,7 +475,7 @@ def test_an_idle_worker_leaves_the_model_to_others(callers: Callers) -> None:
 @pytest.fixture
 def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """A waiting caller does not look again by itself after RECHECK_SECONDS, which would hide that nobody woke it."""
-    monkeypatch.setattr("copyspec.engine.call.RECHECK_SECONDS", 60.0)
+    monkeypatch.setattr("copyspec.engine.running.call.RECHECK_SECONDS", 60.0)
 
 
 class Joined(StoppingCriteria):
@@ -521,7 +521,7 @@ def test_an_interrupt_before_a_step_lets_the_next_one_drive(callers: Callers, mo
 
     def interrupted(*_: object) -> None:
         monkeypatch.undo()
-        monkeypatch.setattr("copyspec.engine.call.RECHECK_SECONDS", 60.0)
+        monkeypatch.setattr("copyspec.engine.running.call.RECHECK_SECONDS", 60.0)
         other.start()
         raise KeyboardInterrupt
 
@@ -562,8 +562,8 @@ def test_a_stream_that_is_closed_just_before_its_reader_waits(
 
 def test_a_task_that_nobody_woke_looks_again(callers: Callers, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = callers.texts(PROMPTS[0])
-    monkeypatch.setattr("copyspec.engine.call.RECHECK_SECONDS", 0.01)
-    monkeypatch.setattr("copyspec.engine.call.Ticket.wake", lambda _: None)  # as after an interrupt before it
+    monkeypatch.setattr("copyspec.engine.running.call.RECHECK_SECONDS", 0.01)
+    monkeypatch.setattr("copyspec.engine.running.call.Ticket.wake", lambda _: None)  # as after an interrupt before it
     assert [asyncio.run(asyncio.wait_for(callers.text(PROMPTS[0]), 20))] == expected
 
 

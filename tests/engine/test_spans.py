@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from copyspec.engine.results import Span
-from copyspec.engine.spans import MAX_TIES, CopiedOutput, NamedSource
+from copyspec.engine.results.spans import MAX_TIES, CopiedOutput, NamedSource
 from copyspec.sources import OUTPUT
 from copyspec.text.codec import Codec
 from copyspec.tree import Origin
@@ -139,7 +139,7 @@ def test_spans_hold_the_tokens_they_name(sources: list[list[int]], tokens: list[
         for place in (span.place, *span.ties):
             stream = tokens if place.kind == "output" else sources[int(place.source)]
             assert stream[place.start : place.end] == tokens[span.start : span.end]
-    with mock.patch("copyspec.engine.spans.SHORT", data.draw(st.sampled_from([1, 3, 8]))):
+    with mock.patch("copyspec.engine.results.spans.SHORT", data.draw(st.sampled_from([1, 3, 8]))):
         spans, found = spans_of(tokens, origins, named_sources), 0
         for count in range(len(tokens)):
             settled = spans_of(tokens[:count], origins[:count], named_sources, only_settled=True)

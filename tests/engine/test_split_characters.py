@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 import copyspec
-from copyspec.engine.spans import CopiedOutput, NamedSource
+from copyspec.engine.results.spans import CopiedOutput, NamedSource
 from copyspec.sources import OUTPUT
 from copyspec.text.codec import Codec
 from copyspec.tree import Origin

@@ -11,9 +11,9 @@ from transformers import T5Config, T5ForConditionalGeneration, set_seed
 
 from copyspec import Engine
 from copyspec.cli.showing import _Pieces
-from copyspec.engine.call_options import check_options
+from copyspec.engine.asking.call_options import check_options
 from copyspec.engine.comparison import compare_jobs
-from copyspec.engine.output_cache import OutputCache
+from copyspec.engine.drafting.output_cache import OutputCache
 from tests.helpers.decoders import MAKERS, codec_of
 from tests.helpers.texts import bart, llama
 

@@ -11,13 +11,12 @@ import pytest
 import torch
 
 import copyspec
-from benchmarks.speed import busy
 from copyspec import Engine
 from copyspec.budget import CostModel
 from copyspec.cli.app import main
-from copyspec.engine import threads as engine_threads
-from copyspec.engine.language import Language
-from copyspec.engine.threads import MAX_WAIT, Load, ThreadChoice, allowed, held_by_others
+from copyspec.engine.logits.language import Language
+from copyspec.engine.running import threads as engine_threads
+from copyspec.engine.running.threads import MAX_WAIT, Load, ThreadChoice, allowed, held_by_others
 from copyspec.literature import Typical
 from tests.helpers.tiny import tiny_engine, tiny_model, tiny_tokenizer
 
@@ -294,13 +293,6 @@ def test_the_load_of_others_is_some_number_of_cores() -> None:
     assert held_by_others(None) >= 0.0
     now = Load.read()
     assert now is None or held_by_others(Load(now.at - 1.0, now.busy - 1.5)) >= 1.0
-
-
-def test_the_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    small = ["--rounds", "1", "--calls", "1", "--tokens", "4", "--threads", "1"]
-    assert busy.main([*small, "--json", str(tmp_path / "busy.json")]) in (0, 1)  # depends on how busy this machine is
-    assert "| measured (1) |" in capsys.readouterr().out
-    assert (tmp_path / "busy.json").read_text().startswith("{")
 
 
 @pytest.mark.usefixtures("named_model")

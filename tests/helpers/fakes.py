@@ -50,7 +50,8 @@ class FakeTarget:
 class FakeSession:
     runner = "fake"
     is_settled = True
-    computed = None
+    computes = None
+    piece = most_tokens = 1 << 30
     most_nodes = 1 << 30
 
     def __init__(self, target: FakeTarget, rows: int) -> None:
@@ -60,9 +61,6 @@ class FakeSession:
         self.calls = 0
         self._uncached: list[list[int]] = []
         self._trees: list[DraftTree] = []
-
-    def padded(self, nodes: int) -> None:
-        return None
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -98,10 +96,9 @@ class FakeSession:
     def select(self, rows: Sequence[int]) -> None:
         self.cached = [self.cached[row] for row in rows]
 
-    def join(self, other: FakeSession) -> None:
-        assert not self.closed and not other.closed
-        self.cached += other.cached
-        other.close()
+    def add(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> None:
+        assert not self.closed
+        self.cached += [[] for _ in prompts]
 
     def close(self) -> None:
         self.closed = True

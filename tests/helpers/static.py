@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets.causal import CausalTarget
 from copyspec.targets.facts import read_facts
-from copyspec.targets.static.settings import NODE_BUCKETS, PADDED_COLUMNS, PADDED_TOKENS
+from copyspec.targets.static.settings import WARM_PASSES
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.static.static_target import StaticTarget
 from copyspec.tree import EMPTY
@@ -17,13 +17,8 @@ from tests.helpers.cpu_graph import CpuGraph
 GRAPHS = StaticOptions(use="always", new_graph=CpuGraph)
 
 
-def padded_passes(rows: int, columns: int, larger: int = PADDED_COLUMNS[0], all_rows: int = 0) -> int:
-    """Passes of a size that run in a larger one, with so many columns and all rows, before it is captured."""
-    return -(-PADDED_TOKENS // ((all_rows or rows) * larger - rows * columns))
-
-
-CAPTURED = padded_passes(1, NODE_BUCKETS[0]) + 2
-"""Plain passes of one row after which they are captured."""
+CAPTURED = WARM_PASSES + 1
+"""Plain passes of one row after which they are replayed."""
 
 
 def static_target(name: str = "llama", options: StaticOptions = GRAPHS) -> StaticTarget:

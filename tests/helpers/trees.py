@@ -88,12 +88,13 @@ class Rows:
         self.sequences = [self.sequences[row] for row in rows]
         self.cached = [self.cached[row] for row in rows]
 
-    def join(self, other: Rows) -> None:
-        self.session.join(other.session)
-        assert list(other.session.lengths) == []
-        self.prompts += other.prompts
-        self.sequences += other.sequences
-        self.cached += other.cached
+    def add(self, lengths: Sequence[int], seed: int = 7) -> None:
+        """Let rows join with prompts of so many tokens."""
+        prompts = [models.random_ids(length, seed=seed + row) for row, length in enumerate(lengths)]
+        self.session.add(prompts)
+        self.prompts += prompts
+        self.sequences += [self.target.start(prompt) for prompt in prompts]
+        self.cached += [0] * len(lengths)
 
 
 def fingerprint(model: PreTrainedModel) -> list[object]:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import copyspec
-from copyspec.engine.inputs import parse_references
+from copyspec.engine.asking.inputs import parse_references
 from copyspec.pipelines.models import engine_and_options
 from copyspec.retrievers import Corpora, Document, load_corpus, split_passages
 from tests.helpers.models import tiny

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from copyspec.engine.language import Language
+from copyspec.engine.logits.language import Language
 from copyspec.integrations.costs import Calibration, StepCosts, cut
 from copyspec.integrations.vllm import Prediction, config, copying
 from copyspec.integrations.vllm.parameters import EDIT_SOURCE, REFERENCES, read_texts
+from kit.vllm_engine import MAX_LENGTH, Parameters, Request, Runner, engine_config, fake_vllm
 from tests.helpers.tiny import tiny_tokenizer
-from tests.helpers.vllm_engine import MAX_LENGTH, Parameters, Request, Runner, engine_config, fake_vllm
 
 TOKENIZER = tiny_tokenizer()
 WORDS = [

@@ -25,7 +25,7 @@ from copyspec.models.gguf import converted
 from copyspec.models.model_cache import MANIFEST, is_whole, made_once
 from copyspec.models.pretrained import Pretrained
 from copyspec.pipelines import answers_plain_text
-from tests.helpers.gguf_files import write_llama
+from kit.gguf_files import write_llama
 from tests.helpers.texts import byte_level, llama
 
 needs_gguf = pytest.mark.skipif(

@@ -16,7 +16,7 @@ from copyspec.drafters.predictors.early_exit import early_exit
 from copyspec.models import gguf
 from copyspec.models.loading import ModelChoice
 from copyspec.targets.selftest import sibling
-from tests.helpers.gguf_files import write_llama
+from kit.gguf_files import write_llama
 from tests.helpers.models import tiny
 from tests.helpers.texts import byte_level
 from tests.helpers.tiny import tiny_tokenizer

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from copyspec.models.errors import FileError
 from copyspec.models.gguf import converted
-from tests.helpers.gguf_files import write_llama
+from kit.gguf_files import write_llama
 from tests.helpers.texts import byte_level
 
 pytest.importorskip("gguf")

@@ -15,7 +15,7 @@ import pytest
 from copyspec.models import gguf_header
 from copyspec.models.errors import FileError
 from copyspec.models.gguf import converted
-from tests.helpers.gguf_files import write_llama
+from kit.gguf_files import write_llama
 from tests.helpers.texts import byte_level, llama
 
 pytest.importorskip("gguf")

@@ -1,4 +1,4 @@
-"""Model folders that would run code, ask questions, lead elsewhere or hang: part of `benchmarks.hostile.models`."""
+"""Model folders that would run code, ask questions, lead elsewhere or hang: part of `tests.fuzz.models`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,6 @@ import pytest
 import torch
 
 import copyspec
-from benchmarks.hostile import models as hostile_models
-from benchmarks.hostile.kinds import Change, code, edit, files, some_of_each, weights
-from benchmarks.hostile.numbers import numbers
-from benchmarks.hostile.texts import TEMPLATES, tokenizers
 from copyspec.models.bounds import bounded as bounded_model
 from copyspec.models.files import is_plain
 from copyspec.models.loading import ModelChoice, load_model
@@ -30,6 +26,10 @@ from copyspec.retrievers import Corpora, HuggingFaceEmbedder, split_passages
 from copyspec.retrievers import Document as Text
 from copyspec.text.chat import ChatError, render
 from copyspec.text.templates import SECONDS, bounded
+from tests.fuzz import models as hostile_models
+from tests.fuzz.kinds import Change, code, edit, files, some_of_each, weights
+from tests.fuzz.numbers import numbers
+from tests.fuzz.texts import TEMPLATES, tokenizers
 from tests.helpers.commands import run
 from tests.helpers.tiny import tiny_tokenizer
 
@@ -430,7 +430,7 @@ def test_plain_names(name: str, fits: bool) -> None:
 def test_the_bench_counts(tmp_path: Path) -> None:
     """In separate processes, also from a hub cache; with trusted code, running that code is reported."""
     report = tmp_path / "report.json"
-    command = ["-m", "benchmarks.hostile.models", "--only", "auto_map, unknown", "--entrances", "hub,gec"]
+    command = ["-m", "tests.fuzz.models", "--only", "auto_map, unknown", "--entrances", "hub,gec"]
     done = subprocess.run(
         [sys.executable, *command, "--json", str(report)],
         cwd=Path(__file__).parents[2],

@@ -14,11 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.hostile.files import fuzz
-from benchmarks.hostile.files_cases import FORMATS
-from benchmarks.hostile.files_marked_up import MARKED_UP
 from copyspec.cli import main
-from copyspec.filesystem import read_input
+from copyspec.common.filesystem import read_input
 from copyspec.pipelines import (
     AtomicFile,
     Done,
@@ -38,6 +35,9 @@ from copyspec.pipelines.editing.journal import SUFFIX, Journal
 from copyspec.pipelines.editing.paths import Skipped, expand, suffixes_of
 from copyspec.pipelines.editing.runner import Piece
 from copyspec.pipelines.guards.guards import Checked
+from tests.fuzz.files import fuzz
+from tests.fuzz.files_cases import FORMATS
+from tests.fuzz.files_marked_up import MARKED_UP
 
 OLD, NEW, MINE = b"one\n\ntwo\n", b"ONE\n\nTWO\n", b"what I saved\n"
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.hostile.files_cases import OPEN
 from copyspec.pipelines import FormatOptions, FunctionCorrector, Part, Runner, RunOptions, Work, format_of
 from copyspec.pipelines.documents import Edit, FormatError, Segment
 from copyspec.pipelines.edits.diff import stray
+from tests.fuzz.files_cases import OPEN
 from tests.helpers.docx import docx, p, r, texts
 
 

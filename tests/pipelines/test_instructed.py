@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 import copyspec
-from benchmarks.speed import throughput
 from copyspec.cli import main
 from copyspec.engine.results import Result, Stats
 from copyspec.models.loading import BUNDLED
 from copyspec.pipelines import EditOptions, EditPipeline, FormatError, decoded_text
-from tests.helpers.texts import byte_level, llama, new_engine
+from tests.helpers.texts import new_engine
 from tests.helpers.tiny import tiny_engine
 
 CODE = "def f(x):\n    return x + 1\n\n\nprint(f(2))\n"
@@ -138,22 +136,6 @@ def test_the_command_shows_a_diff_or_writes(
     code, out, err = run("-i", "--backup", paths=(missing, file))
     assert code == 3 and out == b"" and b"missing.py: No such file or directory" in err
     assert file.read_text() == new and (tmp_path / "f.py.bak").read_text() == CODE
-
-
-def test_the_benchmark_compares_what_it_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, sentences = tmp_path / "model", tmp_path / "s.txt"
-    llama(len(byte_level())).save_pretrained(model)
-    byte_level().save_pretrained(model)
-    sentences.write_text("The cat sat.\nThe cat sat.\n12\nHe goes to school near the sea.\n")
-    options = ["--model", str(model), "--sentences", str(sentences), "--batch-sizes", "1,2", "--repeat", "1"]
-    report = tmp_path / "r.json"
-    assert throughput.main([*options, "--max-new-tokens", "8", "--json", str(report)]) == 0
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
-    found = json.loads(report.read_text())
-    assert found["sentences"] == 2
-    assert [one["method"] for one in found["methods"]] == ["hf", "hf-prompt-lookup", "hf-2", "files-1", "files-2"]
-    assert all(one["equal"] for one in found["methods"] if one["method"] in ("hf", "files-1", "files-2"))
-    assert throughput.main(["--sentences", str(tmp_path / "none")]) == 2
 
 
 @pytest.mark.skipif(not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout")

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.hostile.files import fuzz
-from benchmarks.hostile.files_cases import OPEN
-from benchmarks.hostile.files_marked_up import MARKED_UP
 from copyspec.pipelines import Edit, FunctionCorrector, Runner, RunOptions, Work, format_of
 from copyspec.pipelines.documents import FormatError, model_text
 from copyspec.pipelines.formats.source import comments
+from tests.fuzz.files import fuzz
+from tests.fuzz.files_cases import OPEN
+from tests.fuzz.files_marked_up import MARKED_UP
 
 HTML = """<!doctype html><html><head><title>My cats</title><script>if (a<b) x("He go.")</script></head>
 <body class='a>b'>

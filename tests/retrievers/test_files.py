@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from copyspec.filesystem import replacing
+from copyspec.common.filesystem import replacing
 from copyspec.retrievers import BM25Retriever, IndexFileError, files
 from copyspec.retrievers.saving import Saving
 

@@ -12,9 +12,6 @@ from time import process_time
 import numpy as np
 import pytest
 
-from benchmarks.hostile.bases import KINDS, NAME, Tokenizer, documents, encode, make, passages, uses
-from benchmarks.hostile.forging_manifests import replaced, sealed
-from benchmarks.hostile.indexes import FAILURES, run
 from copyspec.retrievers import (
     BM25Retriever,
     Corpora,
@@ -29,6 +26,9 @@ from copyspec.retrievers import (
     read_documents,
     split_passages,
 )
+from tests.fuzz.bases import KINDS, NAME, Tokenizer, documents, encode, make, passages, uses
+from tests.fuzz.forging_manifests import replaced, sealed
+from tests.fuzz.indexes import FAILURES, run
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs links, pipes and signals")
 

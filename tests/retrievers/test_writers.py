@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hostile.bases import NAME, Tokenizer, documents, passages
-from benchmarks.hostile.writers import at_once, kills
-from copyspec.filesystem import locked
+from copyspec.common.filesystem import locked
 from copyspec.retrievers import BM25Retriever, Corpora, Datastore, IndexFileError, load_passages, load_retriever
 from copyspec.retrievers.saving import LOCK, saving
+from tests.fuzz.bases import NAME, Tokenizer, documents, passages
+from tests.fuzz.writers import at_once, kills
 from tests.helpers.commands import run
 
 # From Python 3.12 on. The children start no threads.
@@ -33,7 +33,7 @@ def test_writers_that_are_killed_leave_the_old_or_the_new() -> None:
 
 
 def test_a_writer_that_raises_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.hostile.writers.killed", lambda *given: ("failed", 0.0))
+    monkeypatch.setattr("tests.fuzz.writers.killed", lambda *given: ("failed", 0.0))
     figures = kills(2, 5, ("bm25",))
     assert figures["broken"] == 2 and "the writer raised" in str(figures["what"])
 
@@ -130,7 +130,7 @@ def test_a_save_that_is_interrupted_after_its_manifest_keeps_its_files(
         if (folder / "manifest.json").read_bytes() != manifest:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("copyspec.filesystem.flush_folder", interrupted)
+    monkeypatch.setattr("copyspec.common.filesystem.flush_folder", interrupted)
     with pytest.raises(KeyboardInterrupt):
         BM25Retriever(["another word"]).save(tmp_path)
     assert list(BM25Retriever.load(tmp_path).texts) == ["another word"]

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 import copyspec
 from copyspec.drafters.copying import versions
 from copyspec.drafters.copying.versions import compare
-from copyspec.engine.scheduler import QueueFullError
+from copyspec.engine.running.scheduler import QueueFullError
 from copyspec.server.endpoints import Server
 from copyspec.server.replies import server_sent
 from copyspec.server.settings import ServerSettings

@@ -22,7 +22,7 @@ from tests.helpers.chat_templates import FAMILIES, tokenizer_of
 
 if TYPE_CHECKING:
     from copyspec import Engine
-    from copyspec.engine.jobs import Job
+    from copyspec.engine.running.jobs import Job
 
 TOOLS: Any = [PAINT, WAIT]
 CALL = '{"name": "paint", "arguments": {"colour": "red", "coats": 2}}'

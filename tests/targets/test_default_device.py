@@ -14,9 +14,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import copyspec
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.linears import FastLinears, instructions
+from copyspec.targets.static.layout import Shape
 from copyspec.targets.static.running import ProgramRunner
 from copyspec.tree import DraftTree
 from tests.helpers.models import random_ids, tiny
@@ -41,15 +42,16 @@ def test_fast_layers_are_found() -> None:
     assert found.counts == expected.counts
 
 
-def test_the_input_of_a_static_pass_is_packed_on_the_host() -> None:
+def test_the_input_of_a_static_pass_is_laid_out_on_the_host() -> None:
     runner = ProgramRunner(
-        lambda size: SimpleNamespace(fields=lambda: 6),  # type: ignore[arg-type, return-value]
+        lambda shape: SimpleNamespace(),  # type: ignore[arg-type, return-value]
         torch.device("cpu"),
         STATIC,
         nullcontext,
     )
+    shape = Shape.of(8, 8)
     with META:
-        assert runner.staging((2, 9, 512)).shape == (6, 2, 9)
+        assert len(runner.staging(shape)) == sum(shape.parts)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets import facts, wrap
 from copyspec.tree import DraftTree
 from tests.helpers import models
@@ -79,7 +79,7 @@ def test_keys_of_grouped_heads_are_not_copied(
     session = wrap(large, static=options).open([prompt], 100)
     session.score([prompt], [TREE])
     session.keep([[0, 1]])
-    tokens, slots = (5, 700 + 2 + 5) if options is EAGER else (9, 1024)
+    tokens, slots = (5, 700 + 2 + 5) if options is EAGER else (8, 2048)
     with Operators(keys=slots) as seen:
         logits = session.score([[9]], [TREE])[0]
     assert logits.shape == (5, 1024) and logits.device.type == "meta"
@@ -88,7 +88,7 @@ def test_keys_of_grouped_heads_are_not_copied(
     session.close()
 
 
-def test_only_the_packed_pass_comes_from_the_host_at_7b() -> None:
+def test_only_what_is_laid_out_comes_from_the_host_at_7b() -> None:
     """Uses the meta device: copies are counted by device. The model must be unchanged afterwards."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(LlamaConfig(max_position_embeddings=2048), dtype=torch.bfloat16).eval()
@@ -109,7 +109,7 @@ def test_only_the_packed_pass_comes_from_the_host_at_7b() -> None:
 
     with Copies():
         logits = session.score([[9]], [TREE])[0]
-    assert logits.shape == (5, 32000) and copies == [("aten::copy_", (6, 1, 9))]
+    assert logits.shape == (5, 32000) and [name for name, _ in copies] == ["aten::copy_"]
     session.close()
     assert anatomy(model) == before
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from benchmarks.hostile import threads
 from copyspec.drafters.predictors.early_exit import early_exit
 from copyspec.engine.engine import Engine
 from copyspec.targets import wrap
@@ -19,6 +18,7 @@ from copyspec.targets.hooks.attention import configs, masked_attention
 from copyspec.targets.locks import lock_of
 from copyspec.targets.selftest import checking as selftest
 from tests.decoding.test_greedy_equality import generated
+from tests.fuzz import threads
 from tests.helpers import models
 from tests.helpers.trees import Rows, fingerprint
 
@@ -160,7 +160,7 @@ def test_draft_models_are_loaded_before_the_first_turn() -> None:
 
 
 def test_mixed_calls_of_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thirty calls of `benchmarks.hostile.threads`."""
+    """Thirty calls of `tests.fuzz.threads`."""
     asked = itertools.count(step=2)
     monkeypatch.setattr(selftest, "KNOWN", selftest.KNOWN)  # restored afterwards, since the benchmark changes it
     monkeypatch.setattr(threads, "TYPES", ("gemma3_text", "gpt_neo", "umt5", "blenderbot", "mamba"))

@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.hostile.chats import compare, drawn, main, tokenizer_of
+from tests.fuzz.chats import compare, drawn, main, tokenizer_of
 from copyspec.text.codec import Codec
 from tests.helpers.chat_templates import CHATS, FAMILIES, HARMONY
 
 TEMPLATES = CHATS | {name: family.template for name, family in FAMILIES.items()} | {"harmony": HARMONY.template}
-NUM_CHATS = 30  # per template; `python -m benchmarks.hostile.chats` draws more, for templates of your own
+NUM_CHATS = 30  # per template; `python -m tests.fuzz.chats` draws more, for templates of your own
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from copyspec.engine.logprobs import LogprobRecorder
-from copyspec.engine.spans import CopiedOutput, NamedSource
+from copyspec.engine.results.logprobs import LogprobRecorder
+from copyspec.engine.results.spans import CopiedOutput, NamedSource
 from copyspec.text.codec import Codec
 from copyspec.text.replies.marks import unmarked
 from copyspec.text.stops import WINDOW, StopStrings

@@ -12,7 +12,7 @@ from copyspec.budget import Budget
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
 from copyspec.decoding.stats import Stats
-from copyspec.engine.call_options import check_options
+from copyspec.engine.asking.call_options import check_options
 from copyspec.engine.engine import Engine
 from copyspec.literature import BiLD, MultiStep, Typical
 from copyspec.literature.sampled import KeyedRandom, draw

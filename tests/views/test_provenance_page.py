@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.views.pages import HOSTILE, hostile_text
-from copyspec.engine.spans import CopiedOutput, NamedSource
+from copyspec.engine.results.spans import CopiedOutput, NamedSource
 from copyspec.sources import OUTPUT
 from copyspec.text.codec import Codec
 from copyspec.tree import Origin
 from copyspec.views.escaping import clean, safe_json
 from copyspec.views.provenance import CopiedPiece, Provenance, SourceText, TextPlace, equal_runs, provenance_of
 from copyspec.views.provenance_page import provenance_page
+from kit.pages import HOSTILE, hostile_text
 from tests.helpers.texts import byte_fallback, byte_level, engine, sentencepiece_like
 
 CODECS = [Codec(make()) for make in (byte_level, sentencepiece_like, byte_fallback)]

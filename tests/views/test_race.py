@@ -24,7 +24,7 @@ PROMPT = "the cat <b>sat</b> on the mat, the cat <b>sat</b> on"
 
 @pytest.fixture(scope="module")
 def comparison() -> Comparison:
-    from copyspec.engine.call_options import CallOptions
+    from copyspec.engine.asking.call_options import CallOptions
 
     options = CallOptions(max_new_tokens=40, ignore_eos=True, edit_source=PROMPT)
     return compare_jobs(text_engine(), PROMPT, None, options, with_lookup=True)[0]

@@ -13,10 +13,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from benchmarks.views.pages import hostile_text
 from copyspec.views.escaping import visible
 from copyspec.views.provenance import CopiedPiece, Provenance, SourceText, TextPlace
 from copyspec.views.terminal import TAIL_LINES, GrowingText, coloured, has_colours, legend, line_ends, style_of
+from kit.pages import hostile_text
 
 
 def console(*, colours: bool = True, width: int = 80) -> Console:

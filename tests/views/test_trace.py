@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from copyspec.cli import main
-from copyspec.engine import recording
-from copyspec.engine.results import Result
+from copyspec.engine.results import Result, recording
 from copyspec.views.pass_trace import Trace, TraceError
 from copyspec.views.trace_views import chains, summary, trace_page
 from tests.helpers.texts import engine

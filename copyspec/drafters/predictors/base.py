@@ -55,29 +55,23 @@ class Predictor(Protocol):
     @property
     def kind(self) -> str:
         """The name of its tokens in the stats: "model", "heads", "pool" or "datastore"."""
-        ...
 
     @property
     def is_model(self) -> bool:
         """Whether it is a `NeuralPredictor`."""
-        ...
 
     def weight(self, miss_prob: float) -> float:
         """The weight of its predictions, on the scale of `Estimates`, at this probability of a miss."""
-        ...
 
     def predict(self, path: Path) -> TokenProbs | None:
         """Return the predictions after `path`; None if a table has none, or a network has not read `path` yet."""
-        ...
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output and forget the predictions after the old one."""
-        ...
 
     def update_weight(self, miss_prob: float, gradient: float) -> None:
         """Adapt the weight. `gradient`: derivative of the log-likelihood of one output token with respect to the
         logarithm of `weight(miss_prob)`."""
-        ...
 
 
 class PredictorFactory(Protocol):
@@ -86,7 +80,6 @@ class PredictorFactory(Protocol):
 
     def predictor(self, row: RowContext) -> Predictor:
         """Make the predictor of one row."""
-        ...
 
 
 class NeuralPredictor(Predictor, Protocol):
@@ -95,20 +88,16 @@ class NeuralPredictor(Predictor, Protocol):
     @property
     def top1_accuracy(self) -> float:
         """Recent share of correct top-1 predictions."""
-        ...
 
     @property
     def seconds(self) -> float:
         """Expected time of a `run`, in seconds; 0 before the first measurement."""
-        ...
 
     def run(self, tree: DraftTree) -> bool:
         """Compute the predictions after the root and every node of `tree`. Returns False if it cannot."""
-        ...
 
     def skip(self) -> None:
         """Note that it was not run for this draft, because that would not pay."""
-        ...
 
 
 class RunTime:

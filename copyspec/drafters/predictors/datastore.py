@@ -46,7 +46,6 @@ class Store(Protocol):
 
         Returns its length and its number of occurrences, and for up to `count` of them
         (document, offset, at most `length` following tokens, share of the weight)."""
-        ...
 
 
 class HitRates:

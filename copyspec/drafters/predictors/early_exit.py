@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from copyspec.building import building
+from copyspec.common.building import building
 from copyspec.targets.hooks.recurrence import STATE_KINDS
 from copyspec.targets.locks import share_lock
 

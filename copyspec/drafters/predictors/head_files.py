@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from copyspec.checks import brief
+from copyspec.common.checks import brief
 from copyspec.drafters.predictors.feature_layer import CONTEXT, EPSILON, THETA, FeatureLayer, LayerSizes, Tensors
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, probe
 from copyspec.models.errors import FileError, LoadError, first_line

@@ -7,15 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from copyspec.drafters.predictors.base import CalibratedPredictor, Path, RowContext
 from copyspec.drafters.predictors.language_model import DraftModel, Reader
 from copyspec.options import SamplingOptions
-from copyspec.tree import EMPTY
-
-if TYPE_CHECKING:
-    from copyspec.tree import DraftTree
+from copyspec.tree import EMPTY, DraftTree
 
 CHAIN_TOKENS = 5  # length of a drafted chain: longer ones are seldom accepted whole (usual in the literature: 5 to 7)
 CONFIDENCE = 0.4

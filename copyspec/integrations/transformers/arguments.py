@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from copyspec.checks import shown
+from copyspec.common.checks import shown
 from copyspec.targets.facts import forward_arguments
 from copyspec.targets.selftest.probes import ignores_zero_types
 

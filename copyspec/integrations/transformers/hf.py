@@ -14,10 +14,10 @@ import torch
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from copyspec import api
-from copyspec.checks import check_type
-from copyspec.engine.call_options import check_options
+from copyspec.common.checks import check_type
+from copyspec.engine.asking.call_options import CallOptions, check_options
+from copyspec.engine.logits.row_processors import check_processors
 from copyspec.engine.results import Result
-from copyspec.engine.row_processors import check_processors
 from copyspec.integrations.transformers.arguments import CACHES, refuse_encoded, refuse_options
 from copyspec.integrations.transformers.call import Prepared, Rows, read_rows
 from copyspec.integrations.transformers.embeds import FirstStep, first_step
@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from transformers.utils.generic import ModelOutput
 
     from copyspec.decoding.requests import StepOutput
-    from copyspec.engine.call_options import CallOptions
     from copyspec.engine.engine import Engine
-    from copyspec.engine.jobs import Job
+    from copyspec.engine.running.jobs import Job
     from copyspec.targets.prefixes import Layers
 
 CALL_OPTIONS = (

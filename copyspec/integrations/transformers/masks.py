@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from copyspec.checks import shown
+from copyspec.common.checks import shown
 from copyspec.targets.hooks.recurrence import is_recurrent
 from copyspec.targets.selftest.probes import reads_rows_alone, skips_masked
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import torch
 from transformers import EosTokenCriteria, LogitsProcessor, LogitsProcessorList, MaxLengthCriteria
 
-from copyspec.engine.row_processors import of_row
+from copyspec.engine.logits.row_processors import of_row
 from copyspec.text.stops import CriterionStop
 
 if TYPE_CHECKING:

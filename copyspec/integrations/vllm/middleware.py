@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from copyspec.checks import check_flag
+from copyspec.common.checks import check_flag
 from copyspec.integrations.vllm.parameters import DRAFTS, EDIT_SOURCE, REFERENCES, check_size, joined, texts
 from copyspec.integrations.vllm.tokenizers import find_codec
 from copyspec.server.asgi import (

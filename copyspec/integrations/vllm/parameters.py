@@ -6,9 +6,9 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from copyspec.checks import check_whole, shown
-from copyspec.engine.inputs import parse_edits, parse_prediction, parse_references
-from copyspec.engine.spans import Reference
+from copyspec.common.checks import check_whole, shown
+from copyspec.engine.asking.inputs import parse_edits, parse_prediction, parse_references
+from copyspec.engine.results.spans import Reference
 from copyspec.server.limits import MAX_CHARACTERS, check_references, count_characters
 from copyspec.text.codec import encodable
 

@@ -218,7 +218,7 @@ def _adaptive(vllm_config: Any) -> bool:
 def _row_maker(model: Any) -> RequestRows:
     from vllm.tokenizers import cached_tokenizer_from_config
 
-    from copyspec.engine.language import Language
+    from copyspec.engine.logits.language import Language
     from copyspec.integrations.vllm.tokenizers import find_codec
 
     tokenizer = cached_tokenizer_from_config(model)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import AttentionInterface
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 from copyspec.targets.base import UnsupportedModelError
 from copyspec.targets.detours import end_detours
 

@@ -15,7 +15,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 from copyspec.targets.locks import lock_of
 from copyspec.targets.selftest import sibling
 from copyspec.targets.selftest.known import KNOWN, digest
@@ -123,9 +123,7 @@ def _ragged(target: Target, model: PreTrainedModel, until: float) -> None:
     _in_time(until)
     rows.step(WIDE, EMPTY, BRANCHED)
     rows.select(2, 0)
-    more = Trial(target, model, (30, 2), seed=1)
-    more.step(SHORT, WIDE)
-    rows.join(more)
+    rows.add((30, 2))
     _in_time(until)
     rows.step(SHORT, WIDE, EMPTY, CHAIN)
     rows.step(EMPTY, EMPTY, EMPTY, EMPTY)

@@ -9,7 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from transformers import GenerationConfig
 
-from copyspec.building import building
+from copyspec.common.building import building
 from copyspec.targets.hooks.attention import configs, use_masked_attention
 from copyspec.targets.selftest.shrinking import shrunk
 

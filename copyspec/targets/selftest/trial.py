@@ -54,19 +54,28 @@ class Trial:
         self._special = {getattr(settings, "pad_token_id", None), *(ends if isinstance(ends, list) else [ends])}
         # Some models compute another result in a pass of many tokens: the reference is what `generate` computes.
         self._steps = is_recurrent(model) or isinstance(target, PlainTarget)
-        if self._limit is not None:
-            lengths = [min(length, self._limit - 1) for length in lengths]
-        self._prompts = [self._tokens(7 + 5 * row if self._reads else length) for row, length in enumerate(lengths)]
-        self._sequences = [target.start(prompt) for prompt in self._prompts]
-        if self._reads:
-            for sequence, length in zip(self._sequences, lengths, strict=True):
-                sequence += self._tokens(length - 1)
-        self._starts = list(map(len, self._sequences))
-        self._cached = [0] * len(lengths)
+        self._prompts: list[list[int]] = []
+        self._sequences: list[list[int]] = []
+        self._starts: list[int] = []
+        self._cached: list[int] = []
+        self._append(lengths)
         self.session = target.open(self._prompts)
         for part in getattr(self.session, "_sessions", [self.session]):
             if piece is not None and hasattr(part, "prefill_chunk") and not self._steps:
                 part.prefill_chunk = piece
+
+    def _append(self, lengths: Sequence[int]) -> None:
+        if self._limit is not None:
+            lengths = [min(length, self._limit - 1) for length in lengths]
+        prompts = [self._tokens(7 + 5 * row if self._reads else length) for row, length in enumerate(lengths)]
+        sequences = [self._target.start(prompt) for prompt in prompts]
+        if self._reads:
+            for sequence, length in zip(sequences, lengths, strict=True):
+                sequence += self._tokens(length - 1)
+        self._prompts += prompts
+        self._sequences += sequences
+        self._starts += map(len, sequences)
+        self._cached += [0] * len(lengths)
 
     def step(self, *shapes: Sequence[int]) -> None:
         """Score a draft per row, compare every node, and keep a random path of each draft and one more token."""
@@ -95,10 +104,11 @@ class Trial:
             values = getattr(self, name)
             setattr(self, name, [values[row] for row in rows])
 
-    def join(self, other: Trial) -> None:
-        self.session.join(other.session)
-        for name in ("_prompts", "_sequences", "_starts", "_cached"):
-            getattr(self, name).extend(getattr(other, name))
+    def add(self, lengths: Sequence[int]) -> None:
+        """Append rows of so many tokens."""
+        before = len(self._prompts)
+        self._append(lengths)
+        self.session.add(self._prompts[before:])
 
     def finish(self) -> None:
         """Compare the reference itself with `generate`, along each row."""

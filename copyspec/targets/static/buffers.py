@@ -1,8 +1,7 @@
 """Key and value buffers of all layers at fixed addresses, and the cache through which a model uses them.
 
-Layers whose keys and values have the same shape share one buffer, [planes, B, H, S, D], so that moving an accepted path
-takes one or two kernels for any number of layers. Row r holds its cached tokens in slots 0 .. length[r] - 1; a pass
-writes after them, and the last slot is scratch.
+Layers whose keys and values have the same shape share one buffer, [planes, H, S, D], so that moving an accepted path
+takes one or two kernels for any number of layers. The slots of all rows are places in it, page by page (`pools`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Plane(NamedTuple):
     """The location of one layer's keys or values: a buffer, and an index into it."""
 
     kind: PlaneKind
-    place: int
+    number: int
 
 
 class CacheLayout:
@@ -54,88 +53,88 @@ class CacheLayout:
         return hash((tuple(self.planes), self.device))
 
     def bytes_per_slot(self) -> int:
-        """Size of one token of one row."""
+        """Size of one token."""
         return sum(count * kind.heads * kind.width * kind.dtype.itemsize for kind, count in self.counts.items())
 
     def _plane(self, tensor: torch.Tensor) -> Plane:
         kind = PlaneKind(tensor.shape[0], tensor.shape[2], tensor.dtype)
-        place = self.counts.get(kind, 0)
-        self.counts[kind] = place + 1
-        return Plane(kind, place)
+        number = self.counts.get(kind, 0)
+        self.counts[kind] = number + 1
+        return Plane(kind, number)
 
 
 class KeyValues:
-    """The key and value buffers of one batch."""
+    """Key and value buffers of so many slots."""
 
-    def __init__(self, layout: CacheLayout, rows: int, capacity: int) -> None:
-        self.layout, self.rows, self.capacity = layout, rows, capacity
+    def __init__(self, layout: CacheLayout, slots: int) -> None:
+        self.layout, self.slots = layout, slots
         with inference_mode(False):  # normal tensors, since compiled programs write to them
             self.buffers = {
                 # Zeroed memory, since masked slots still enter attention as 0 * value, which must be finite.
-                kind: torch.zeros(
-                    (count, rows, kind.heads, capacity, kind.width), dtype=kind.dtype, device=layout.device
-                )
+                kind: torch.zeros((count, kind.heads, slots, kind.width), dtype=kind.dtype, device=layout.device)
                 for kind, count in layout.counts.items()
             }
+            self.broken = torch.zeros(slots, dtype=torch.bool, device=layout.device)
+            """The places whose keys and values were not finite, [S]. With masks, what one row has written enters the
+            sums of all as 0 times its value, so that zeros take its place; the scores of tokens that see it are NaN,
+            as they would be alone."""
 
-    def view(self, plane: Plane, rows: int, slots: int) -> torch.Tensor:
-        """The first rows and slots of one plane, [rows, H, slots, D]."""
-        return self.buffers[plane.kind][plane.place, :rows, :, :slots]
+    def view(self, plane: Plane) -> torch.Tensor:
+        """One plane, [1, H, S, D]."""
+        return self.buffers[plane.kind][plane.number].unsqueeze(0)
 
-    def fill(self, row: int, start: int, layers: Layers) -> int:
-        """Write keys and values, [H, n, D] per layer, into slots start .. start + n - 1 of `row`; return start + n."""
-        stop = start
+    def fill(self, places: torch.Tensor, layers: Layers) -> None:
+        """Write keys and values, [H, n, D] per layer, to these places, [n]."""
         for planes, pair in zip(self.layout.planes, layers, strict=True):
             assert pair is not None  # layers without keys of their own are not in the layout
             for plane, tensor in zip(planes, pair, strict=True):
-                stop = start + tensor.shape[1]
-                self.buffers[plane.kind][plane.place, row, :, start:stop] = tensor
-        return stop
+                self.buffers[plane.kind][plane.number].index_copy_(1, places, tensor)
 
-    def read(self, row: int, slots: Sequence[int]) -> Layers:
-        """Copy the keys and values in these slots of `row`, [H, n, D] per layer."""
-        index = torch.tensor(slots, device=self.layout.device)
-        by_kind = {kind: buffer[:, row].index_select(2, index) for kind, buffer in self.buffers.items()}
+    def read(self, places: torch.Tensor) -> Layers:
+        """Copy the keys and values at these places, [H, n, D] per layer."""
+        by_kind = {kind: buffer.index_select(2, places) for kind, buffer in self.buffers.items()}
         # Clones: a block that outlives the others must not hold their memory.
         return [
-            (by_kind[keys.kind][keys.place].clone(), by_kind[values.kind][values.place].clone())
+            (by_kind[keys.kind][keys.number].clone(), by_kind[values.kind][values.number].clone())
             for keys, values in self.layout.planes
         ]
 
-    def copy_rows(self, sources: Sequence[int], targets: Sequence[int], other: KeyValues, used: int) -> None:
-        """Copy rows of `other` (which may be this object) here, and zero the rest of them: an earlier row may have left
-        NaN there. All reads of a layer precede its writes; layer by layer, the copies between take little memory."""
-        read, written = (torch.tensor(rows, device=self.layout.device) for rows in (sources, targets))
+    def copy(self, other: KeyValues, slots: int) -> None:
+        """Copy the first slots of other buffers of the same layout to the same places."""
         for kind, buffer in self.buffers.items():
-            for source, target in zip(other.buffers[kind], buffer, strict=True):
-                target[written, :, :used] = source[read, :, :used]
-            buffer[:, written, :, used:] = 0
-
-    def clear(self) -> None:
-        """Zero all slots."""
-        for buffer in self.buffers.values():
-            buffer.zero_()
+            buffer[:, :, :slots] = other.buffers[kind][:, :, :slots]
 
 
-def move(
-    buffer: torch.Tensor,
-    sources: torch.Tensor,
-    targets: torch.Tensor,
-    row_index: torch.Tensor,
-    *,
-    by_kernel: bool = False,
-) -> None:
-    """Copy slots `sources` of a buffer, [planes, B, H, S, D], to slots `targets`, [B, Q] each; all reads precede the
+def move(buffer: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor, *, by_kernel: bool = False) -> None:
+    """Copy places `sources` of a buffer, [planes, H, S, D], to places `targets`, [M] each; all reads precede the
     writes.
 
-    `row_index` [B, 1]: 0 .. B - 1, made before a capture. `by_kernel`: use Triton's, which reads only what moves.
+    `by_kernel`: use Triton's, which reads only what moves.
     """
     if by_kernel:
         from copyspec.targets.static import layer_kernels
 
         layer_kernels.move(buffer, sources, targets)
         return
-    buffer[:, row_index, :, targets] = buffer[:, row_index, :, sources]
+    buffer[:, :, targets] = buffer[:, :, sources]
+
+
+class Writer:
+    """Where a pass writes, and which of these places broke."""
+
+    def __init__(self, tokens: int, key_values: KeyValues, *, by_kernel: bool) -> None:
+        """`by_kernel`: attention reads what a token sees, and nothing else."""
+        self.places = torch.zeros((1, tokens), dtype=torch.long, device=key_values.layout.device)
+        """The places that a pass writes to, [1, T]."""
+        self.broken = None if by_kernel else key_values.broken
+
+    def finite(self, states: torch.Tensor, dim: int) -> torch.Tensor:
+        """Keys or values with zeros in place of what is not finite; T is dimension `dim`."""
+        if self.broken is None:
+            return states
+        sound = states.isfinite().movedim(dim, 0).flatten(1).all(1)
+        self.broken[self.places[0]] = self.broken[self.places[0]] | ~sound
+        return torch.nan_to_num(states, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 class StaticLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
@@ -144,13 +143,10 @@ class StaticLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     is_sliding = False
     is_compileable = True
 
-    def __init__(
-        self, rows: torch.Tensor, slots: torch.Tensor, width: int, keys: torch.Tensor, values: torch.Tensor
-    ) -> None:
-        """`rows` [B, 1], `slots` [B, Q] and `width`: the cache's. A reference to it would be a cycle, which keeps
-        the buffers until garbage is collected."""
+    def __init__(self, writer: Writer, keys: torch.Tensor, values: torch.Tensor) -> None:
+        # A reference to the cache would be a cycle, which keeps the buffers until garbage is collected.
         super().__init__()  # type: ignore[no-untyped-call]
-        self._rows, self._slots, self._width = rows, slots, width
+        self._writer = writer
         self.keys, self.values = self.buffers = keys, values
         self.is_initialized = True
 
@@ -160,38 +156,29 @@ class StaticLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the pass's keys and values, [B, H, Q, D] each; return those of all slots, [B, H, S, D]."""
-        for buffer, written in zip(self.buffers, (key_states, value_states), strict=True):
-            buffer[self._rows, :, self._slots] = written.transpose(1, 2)
+        """Write the pass's keys and values, [1, H, T, D] each; return those of all slots, [1, H, S, D]."""
+        for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
+            buffer[0, :, self._writer.places[0]] = self._writer.finite(states, 2)[0]
         return self.buffers
 
     def get_seq_length(self) -> int:
         return 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._width, 0
+        return self.buffers[0].shape[2], 0
 
     def get_max_length(self) -> int:
-        return self._width
+        return self.buffers[0].shape[2]
 
 
 class StaticCache(Cache):
     """The cache that a program passes to the model."""
 
-    def __init__(self, key_values: KeyValues, rows: int, nodes: int, width: int) -> None:
-        """`width`: number of slots that the program attends to."""
-        device = key_values.layout.device
-        self.width = width
-        self.row_index = torch.arange(rows, device=device).unsqueeze(1)  # [B, 1]
-        self.slots = torch.zeros((rows, nodes), dtype=torch.long, device=device)  # [B, Q], slots that a pass writes to
+    def __init__(self, key_values: KeyValues, tokens: int, *, by_kernel: bool = False) -> None:
+        self.width = key_values.slots
+        self.writer = Writer(tokens, key_values, by_kernel=by_kernel)
         self.static_layers = [
-            StaticLayer(
-                self.row_index,
-                self.slots,
-                width,
-                key_values.view(keys, rows, width),
-                key_values.view(values, rows, width),
-            )
+            StaticLayer(self.writer, key_values.view(keys), key_values.view(values))
             for keys, values in key_values.layout.planes
         ]
         super().__init__(layers=list(self.static_layers))

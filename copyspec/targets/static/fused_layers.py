@@ -69,13 +69,13 @@ class FusedLayer(ReplacedLayer):
         keys, values = cache.static_layers[attention.layer_idx].buffers  # type: ignore[index]
         queries = place_heads(
             of_queries(normed),
-            of_keys(normed),
-            of_values(normed),
+            cache.writer.finite(of_keys(normed), 1),
+            cache.writer.finite(of_values(normed), 1),
             (cosines, sines),
             None if self._head_norms is None else tuple(norm.weight for norm in self._head_norms),  # type: ignore[arg-type]
             self._epsilon,
             (keys, values),
-            cache.slots,
+            cache.writer.places,
         )
         attended = attention_of(attention)(queries, keys, values, mask, attention.scaling)  # type: ignore[arg-type]
         attended = output(attended.reshape(*hidden.shape[:2], -1))

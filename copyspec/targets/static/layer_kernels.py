@@ -97,17 +97,17 @@ def _silu_times(GATE, UP, OUT, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def _move(
-    BUFFER, SOURCES, TARGETS, columns, sp, sb, sh, ss, stb,
-    HEADS: tl.constexpr, SIZE: tl.constexpr, COLUMNS: tl.constexpr, FEATURES: tl.constexpr,
+    BUFFER, SOURCES, TARGETS, count, sp, sh, ss,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, COUNT: tl.constexpr, FEATURES: tl.constexpr,
 ):  # fmt: skip
-    plane_and_head, row = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    plane_and_head = tl.program_id(0).to(tl.int64)
     plane, head = plane_and_head // HEADS, plane_and_head % HEADS
-    column = tl.arange(0, COLUMNS)
-    source = tl.load(SOURCES + row * stb + column, mask=column < columns, other=0)
-    target = tl.load(TARGETS + row * stb + column, mask=column < columns, other=0)
+    entry = tl.arange(0, COUNT)
+    source = tl.load(SOURCES + entry, mask=entry < count, other=0)
+    target = tl.load(TARGETS + entry, mask=entry < count, other=0)
     moved = source != target
     if tl.sum(moved.to(tl.int32), 0) > 0:
-        place = BUFFER + plane * sp + row * sb + head * sh
+        place = BUFFER + plane * sp + head * sh
         for first in range(0, SIZE, FEATURES):
             feature = first + tl.arange(0, FEATURES)
             wanted = moved[:, None] & (feature < SIZE)[None, :]
@@ -164,10 +164,11 @@ def silu_times(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 def move(buffer: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
     """See `buffers.move`."""
-    planes, rows, heads, _, size = buffer.shape
-    columns = triton.next_power_of_2(sources.shape[1])
-    features = min(triton.next_power_of_2(size), max(16, MOVED // columns))
-    _move[(planes * heads, rows)](
-        buffer, sources, targets, sources.shape[1], *buffer.stride()[:4], sources.stride(0),
-        HEADS=heads, SIZE=size, COLUMNS=columns, FEATURES=features,
+    planes, heads, _, size = buffer.shape
+    count = len(sources)
+    padded = triton.next_power_of_2(count)
+    features = min(triton.next_power_of_2(size), max(16, MOVED // padded))
+    _move[(planes * heads,)](
+        buffer, sources, targets, count, *buffer.stride()[:3], HEADS=heads, SIZE=size, COUNT=padded,
+        FEATURES=features,
     )  # fmt: skip

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.static.buffers import KeyValues, StaticCache, move
-from copyspec.targets.static.masks_on_device import PassInputs, additive_masks, key_positions
-from copyspec.targets.static.packing import FIELDS, words
-from copyspec.targets.static.tree_attention import tree_masks
+from copyspec.targets.static.layout import PLACE, POSITION, TOKEN, Shape
+from copyspec.targets.static.masks_on_device import PassInputs, additive_masks, key_positions, seen
+from copyspec.targets.static.tree_attention import attending, markers
 from copyspec.targets.static.triton_kernels import kernels_run
 
 if TYPE_CHECKING:
@@ -26,13 +26,21 @@ Masks = torch.Tensor | dict[str, torch.Tensor]
 class EnterModel(Protocol):
     """Calls a kind of model (decoder-only, encoder-decoder)."""
 
-    def __call__(self, tokens: torch.Tensor, positions: torch.Tensor, masks: Masks, cache: StaticCache) -> torch.Tensor:
-        """Logits of all columns, [B, Q, V]."""
+    def __call__(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        masks: Masks,
+        cache: StaticCache,
+        work: PassInputs,
+        wanted: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Logits of all tokens, [T, V]; of `wanted` ones, [L, V]. `tokens`, `positions` [1, T]."""
         ...
 
 
 class StaticProgram:
-    """A pass over `rows` rows of `nodes` columns that attend to the first `width` slots of `key_values`."""
+    """A pass of one shape over the rows of a pool."""
 
     def __init__(
         self,
@@ -40,63 +48,79 @@ class StaticProgram:
         model: PreTrainedModel,
         facts: ModelFacts,
         key_values: KeyValues,
-        size: tuple[int, int, int],
+        table: torch.Tensor,
+        shape: Shape,
+        tile: int,
         *,
         tree_attention: bool = False,
         compiled: bool = False,
     ) -> None:
-        """`size`: rows, nodes, width. `tree_attention`: pass tree masks instead of additive ones. `compiled`:
-        torch.compile will trace this program."""
-        rows, nodes, width = size
+        """`table`: the pages of each row, [R, P]; `tile`: see `lay_out`. `tree_attention`: pass markers instead of
+        additive masks. `compiled`: torch.compile will trace this program."""
         device = key_values.layout.device
-        self._enter, self._model, self._facts = enter, model, facts
-        self._cache = StaticCache(key_values, rows, nodes, width)
-        self._moved = [buffer[:, :rows] for buffer in key_values.buffers.values()]
-        self._columns = torch.arange(nodes, device=device)
-        self._slots = torch.arange(width, device=device)
-        self._words = words(nodes)
-        self._tree_attention = tree_attention
-        self._by_kernel = not compiled and kernels_run(device)
-
-    def fields(self) -> int:
-        """Number of fields of the packed array, [fields, rows, nodes]."""
-        return FIELDS + self._words
+        runs_kernels = kernels_run(device)
+        self._enter, self._model, self._facts, self._shape = enter, model, facts, shape
+        self._cache = StaticCache(key_values, shape.tokens, by_kernel=tree_attention and runs_kernels)
+        self._moved, self._table = list(key_values.buffers.values()), table
+        self._tile, self._tree_attention = tile, tree_attention
+        self._by_kernel = not compiled and runs_kernels
 
     def __call__(self, packed: torch.Tensor) -> torch.Tensor:
-        """Return logits [B, Q, V] of a pass packed as in `packing`, [F, B, Q]."""
-        tokens, depths, lengths, sources, targets, *bits = packed.unbind(0)
-        inputs = PassInputs(depths, lengths[:, :1], tuple(bits))
-        cache = self._cache
+        """Return the logits of the scored tokens, [L, V], of a pass that is laid out as in `layout`."""
+        shape, cache = self._shape, self._cache
+        fields, moves, wanted, units = packed.split(list(shape.parts))  # type: ignore[no-untyped-call]
+        fields = fields.view(-1, shape.tokens)
+        work = PassInputs(fields, units, self._table, self._tile, shape.ordered)
+        sources, targets = moves.view(2, -1)
+        broken = cache.writer.broken
         for buffer in self._moved:  # moves the keys and values of nodes accepted in the previous pass
-            move(buffer, sources, targets, cache.row_index, by_kernel=self._by_kernel)
-        torch.add(inputs.lengths, self._columns, out=cache.slots)
-        positions = inputs.lengths + depths
-        if self._tree_attention:
-            masks = tree_masks(packed, self._facts)
-        else:
-            masks = additive_masks(inputs, self._slots, self._facts)
-        with self._with_positions(inputs, positions):
-            return self._enter(tokens, positions, masks, cache)
+            move(buffer, sources, targets, by_kernel=self._by_kernel)
+        cache.writer.places.copy_(fields[PLACE : PLACE + 1])
+        if broken is not None:
+            broken[targets] = broken[sources]
+            broken.index_fill_(0, fields[PLACE], 0)
+        tokens, positions = fields[TOKEN : TOKEN + 1], fields[POSITION : POSITION + 1]
+        with ExitStack() as contexts:
+            visible = None if broken is None else seen(work, cache.width)
+            if visible is None or self._tree_attention:
+                contexts.enter_context(attending(work))
+                masks = markers(work, self._facts)
+            else:
+                masks = additive_masks(work, visible, self._facts)
+            if self._facts.positions != "argument":
+                contexts.enter_context(self._positioned(positions, work))
+            chosen = wanted if shape.scored < shape.tokens else None
+            logits = self._enter(tokens, positions, masks, cache, work, chosen)
+        if broken is None or visible is None:
+            return logits
+        is_broken = (visible & broken).any(1)
+        return logits.masked_fill((is_broken if chosen is None else is_broken[chosen]).unsqueeze(1), torch.nan)
 
-    def _with_positions(self, inputs: PassInputs, positions: torch.Tensor) -> AbstractContextManager[None]:
-        style = self._facts.positions
-        if style == "argument":
-            return nullcontext()
-        keys = key_positions(inputs, self._slots)
-        return positions_from_outside(self._model, style, positions, keys)
+    def _positioned(self, positions: torch.Tensor, work: PassInputs) -> AbstractContextManager[None]:
+        keys = key_positions(work, self._cache.width)
+        return positions_from_outside(self._model, self._facts.positions, positions, keys)
 
 
 def enter_causal(model: PreTrainedModel, facts: ModelFacts) -> EnterModel:
     """Calls a decoder-only model through its public forward."""
-    by_argument = "position_ids" in facts.arguments
+    by_argument, by_index = "position_ids" in facts.arguments, "logits_to_keep" in facts.arguments
     forward: Callable[..., Any] = model
 
-    def enter(tokens: torch.Tensor, positions: torch.Tensor, masks: Masks, cache: StaticCache) -> torch.Tensor:
+    def enter(
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        masks: Masks,
+        cache: StaticCache,
+        work: PassInputs,
+        wanted: torch.Tensor | None,
+    ) -> torch.Tensor:
         keywords: dict[str, object] = {facts.cache: cache}
         if by_argument:
             keywords["position_ids"] = positions
+        if by_index and wanted is not None:
+            keywords["logits_to_keep"] = wanted
         output = forward(input_ids=tokens, attention_mask=masks, use_cache=True, **keywords)
         logits: torch.Tensor = output.logits
-        return logits
+        return logits[0] if wanted is None or by_index else logits[0, wanted]
 
     return enter

@@ -13,9 +13,10 @@ from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.modules import hooked
 from copyspec.targets.limits import rope_limit
-from copyspec.targets.static.buffers import CacheLayout, KeyValues
+from copyspec.targets.static.buffers import CacheLayout
 from copyspec.targets.static.fused_layers import fused
-from copyspec.targets.static.packing import pack
+from copyspec.targets.static.layout import RowPlan, Shape, lay_out
+from copyspec.targets.static.pools import PagePool, PoolSize
 from copyspec.targets.static.program import StaticProgram, enter_causal
 from copyspec.targets.static.tree_attention import KINDS, NAME, callers
 from copyspec.targets.static.triton_kernels import on_device
@@ -28,10 +29,8 @@ if TYPE_CHECKING:
     from copyspec.targets.static.fused_layers import FusedLayer
 
 TREE = DraftTree([1, 2, 3, 4, 5], [-1, 0, -1, 2, 0], [0.5] * 5, [None] * 5)
-COLUMNS = 65
+TOKENS = 64
 """Of the passes: kernels work on more queries at a time than TREE has nodes, and need more memory for them."""
-
-SLOTS = 128
 
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 """Maximum difference, in standard deviations of the logits, in full precision."""
@@ -56,8 +55,8 @@ def refusal(target: CausalTarget | Seq2SeqTarget) -> str | None:
         return f"{name} has a hook on {where}, which a captured pass would not run"
     if rope_limit(model.config.get_text_config(decoder=True)) is not None:
         return f"{name} looks at the largest position of a pass for its rotary frequencies"
-    if facts.positions in ("none", "mpt"):
-        return f"{name} takes no position of a row's own"
+    if facts.positions == "none":
+        return f"{name} takes no positions"
     return None
 
 
@@ -71,17 +70,17 @@ def attention_refusal(target: CausalTarget | Seq2SeqTarget, layout: CacheLayout)
         return f"{name} adds a bias to its attention scores, or reads positions in its layers"
     if not KINDS.issuperset(facts.kinds):
         return f"{name} has layers of kind {sorted(set(facts.kinds) - KINDS)[0]!r}"
-    key_values = KeyValues(layout, 1, SLOTS)
+    pool = PagePool(PoolSize(layout, 1, 3))
     with callers() as layers:
         try:
-            by_tree_mask = _logits(target, key_values, NAME)
+            by_tree_mask = _logits(target, pool, NAME)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # from a layer that does not understand the mask
             return f"{name} takes no tree mask ({type(error).__name__}: {error})".splitlines()[0]
     if len(layers) != len(layout.planes):
         return f"{name} asks for attention in {len(layers)} of {len(layout.planes)} layers"
-    if not _is_close(by_tree_mask, _logits(target, key_values, facts.attention), facts):
+    if not _is_close(by_tree_mask, _logits(target, pool, facts.attention), facts):
         return f"{name} scores otherwise with tree attention"
     return None
 
@@ -91,10 +90,10 @@ def fusing_refusal(
     target: CausalTarget | Seq2SeqTarget, layout: CacheLayout, attention: str | None, layers: Sequence[FusedLayer]
 ) -> str | None:
     """Why the model cannot use `layers`; None if it can. `attention`: the name of its implementation."""
-    key_values, name = KeyValues(layout, 1, SLOTS), type(target.model).__name__
-    expected = _logits(target, key_values, attention)
+    pool, name = PagePool(PoolSize(layout, 1, 3)), type(target.model).__name__
+    expected = _logits(target, pool, attention)
     try:
-        found = _logits(target, key_values, attention, layers)
+        found = _logits(target, pool, attention, layers)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # from sizes that the kernels do not take, or a compiler that is missing
@@ -106,19 +105,28 @@ def fusing_refusal(
 
 def _logits(
     target: CausalTarget | Seq2SeqTarget,
-    key_values: KeyValues,
+    pool: PagePool,
     attention: str | None,
     layers: Sequence[FusedLayer] = (),
 ) -> torch.Tensor:
-    """Logits of TREE, [1, nodes, V]."""
-    model, facts = target.model, target.facts
+    """Logits of a token and TREE, [1 + nodes, V]."""
+    model, facts, shape = target.model, target.facts, Shape.of(TOKENS, TOKENS)
     program = StaticProgram(
-        enter_causal(model, facts), model, facts, key_values, (1, COLUMNS, SLOTS), tree_attention=attention == NAME
+        enter_causal(model, facts),
+        model,
+        facts,
+        pool.key_values,
+        pool.table,
+        shape,
+        TOKENS,
+        tree_attention=attention == NAME,
     )
-    packed = np.zeros((program.fields(), 1, COLUMNS), np.int64)
-    pack(packed, [0], [[0]], [TREE], [[]], SLOTS - 1)
+    row = RowPlan(0, 0, [1, 2])
+    pool.tell(row.number, row.pages)
+    packed = np.zeros(sum(shape.parts), np.int64)
+    lay_out(packed, shape, [row], [[0]], [TREE], [], [1 + len(TREE)], pool.scratch, TOKENS)
     with on_device(facts.device), masked_attention(model, facts.configs, attention), fused(layers):
-        return program(torch.from_numpy(packed).to(facts.device))[:, : 1 + len(TREE)].double()
+        return program(torch.from_numpy(packed).to(facts.device))[: 1 + len(TREE)].double()
 
 
 def _is_close(found: torch.Tensor, expected: torch.Tensor, facts: ModelFacts) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -14,22 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from copyspec.forks import fork_safe
-from copyspec.static_options import CapturedGraph, Runner, StaticOptions
+from copyspec.common.forks import fork_safe
+from copyspec.options import CapturedGraph, Runner, StaticOptions
 from copyspec.targets.hooks.graph_pools import leave_capture
 from copyspec.targets.hooks.inference import inference_mode
-from copyspec.targets.static.packing import MOVE_FIELDS
+from copyspec.targets.static.layout import Shape
 from copyspec.targets.static.program import StaticProgram
-from copyspec.targets.static.settings import (
-    MAX_GRAPHS,
-    MAX_LOGITS,
-    MAX_PADDED,
-    MAX_READ,
-    PADDED_COLUMNS,
-    PADDED_TOKENS,
-    RETRY_PASSES,
-    WARM_PASSES,
-)
+from copyspec.targets.static.settings import MAX_PADDED, RARE, RETRY_PASSES, WARM_PASSES
 from copyspec.targets.static.triton_kernels import on_device
 
 if TYPE_CHECKING:
@@ -37,10 +28,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 logger = logging.getLogger(__name__)
-
-Size = tuple[int, int, int]
-"""Rows, columns per row, and slots attended to."""
-
 
 CAPTURING = fork_safe(threading.Lock())  # torch captures one graph of a process at a time
 
@@ -84,16 +71,16 @@ class CudaGraph:
 
 @dataclass(slots=True)
 class _Step:
-    """The state of one size of pass."""
+    """The state of one shape of pass."""
 
     run: Callable[[torch.Tensor], torch.Tensor]
     program: StaticProgram  # what `run` compiles or is
-    packed: torch.Tensor  # [F, B, Q] on the device, where a graph reads it
+    packed: torch.Tensor  # [N] on the device, where a graph reads it
     staging: torch.Tensor  # the same array on the host; pinned if there is a GPU
     filled: npt.NDArray[np.int64]  # NumPy view of `staging`
     copied: torch.cuda.Event | None = None  # after the last copy of `staging`; None on a CPU
     graph: CapturedGraph | None = None
-    logits: torch.Tensor | None = None  # [B, Q, V], written by the graph
+    logits: torch.Tensor | None = None  # [L, V], written by the graph
 
 
 @dataclass(slots=True)
@@ -105,11 +92,11 @@ class Captures:
 
 
 class ProgramRunner:
-    """The programs of one set of buffers, by size; captures those that are used repeatedly."""
+    """The programs of one pool, by shape; captures those that are used repeatedly."""
 
     def __init__(
         self,
-        make: Callable[[Size], StaticProgram],
+        make: Callable[[Shape], StaticProgram],
         device: torch.device,
         options: StaticOptions,
         entered: Callable[[], AbstractContextManager[object]],
@@ -120,9 +107,8 @@ class ProgramRunner:
         the runner was made, asked before each capture; `captures`: shared with the model's other runners."""
         self._make, self._device, self._options, self._entered = make, device, options, entered
         self._may_capture, self._captures = may_capture, captures or Captures()
-        self._steps: OrderedDict[Size, _Step] = OrderedDict()
-        self._asked: Counter[Size] = Counter()  # passes of each size, until it is captured
-        self._padding: Counter[Size] = Counter()  # tokens of padding in these
+        self._steps: dict[Shape, _Step] = {}
+        self._asked: Counter[Shape] = Counter()  # passes of each shape, until it is captured
         self._compiles = options.compile
         self._new_graph = _graphs(device, options)
         self.is_settled = True
@@ -130,44 +116,33 @@ class ProgramRunner:
         self.name: Runner = "static"
         """How the last pass was run."""
 
-    def choose(self, size: Size, longest: int, all_rows: int) -> Size:
-        """The size to run a pass of `size` in: while that is rare and not captured, the smallest larger one that is, or
-        one that soon will be. Counts the pass, so it is called once for each. `longest`: the maximum number of cached
-        tokens of a row; `all_rows`: rows of the buffers."""
-        if not self._captures_passes() or self._is_captured(size):
-            return size
-        self._asked[size] += 1
-        if self._options.exact or self._padding[size] >= PADDED_TOKENS:
-            return size
-        rows, columns, slots = size
+    @property
+    def captured(self) -> int:
+        """Number of shapes that are captured."""
+        return sum(step.graph is not None for step in self._steps.values())
 
-        def holds(other: Size, most: int) -> bool:
-            is_large = other[0] >= rows and columns <= other[1] < slots - longest and other[2] == slots
-            return is_large and other[0] * other[1] <= most
+    def choose(self, shape: Shape) -> Shape:
+        """The shape to run a pass of `shape` in: while that is rare and not captured, the smallest captured one that
+        holds it."""
+        step = self._steps.get(shape)
+        if not self._captures_passes() or self._options.exact or (step is not None and step.graph is not None):
+            return shape
+        if 0 <= self._asked[shape] < RARE:
+            larger = [
+                other
+                for other, each in self._steps.items()
+                if each.graph is not None
+                and shape.tokens <= other.tokens <= max(MAX_PADDED, 2 * shape.tokens)
+                and shape.scored <= other.scored
+            ]
+            if larger:
+                self._asked[shape] += 1
+                return min(larger)
+        return shape
 
-        captured = [other for other in self._steps if holds(other, MAX_READ) and self._is_captured(other)]
-        if captured:
-            chosen = min(captured, key=lambda other: other[0] * other[1])
-        else:
-            padded = [other for more in PADDED_COLUMNS if holds(other := (all_rows, more, slots), MAX_PADDED)]
-            # A size whose capture has found no memory (a negative count) is not worth a larger pass.
-            if not padded or min(self._asked[size], self._asked[padded[0]]) < 0:
-                return size
-            chosen = padded[0]
-            if chosen != size:
-                self._asked[chosen] += 1
-        self._padding[size] += chosen[0] * chosen[1] - rows * columns
-        return chosen
-
-    def _captures_passes(self) -> bool:
-        return self._new_graph is not None and self._captures.are_possible
-
-    def _is_captured(self, size: Size) -> bool:
-        return size in self._steps and self._steps[size].graph is not None
-
-    def staging(self, size: Size) -> npt.NDArray[np.int64]:
-        """The host array [F, B, Q] into which the next pass of this size is packed."""
-        step = self._step(size)
+    def staging(self, shape: Shape) -> npt.NDArray[np.int64]:
+        """The host array into which the next pass of this shape is laid out."""
+        step = self._step(shape)
         if step.copied is not None:  # passes whose results nobody reads may still wait for the device
             step.copied.synchronize()
         return step.filled
@@ -176,15 +151,18 @@ class ProgramRunner:
         """Drop all programs, since the model that they were made of has changed."""
         self._steps.clear()
         self._asked.clear()
-        self._padding.clear()
 
-    def run(self, size: Size) -> torch.Tensor:
-        """Run the packed pass; return logits [B, Q, V], which the next pass may overwrite."""
+    def run(self, shape: Shape) -> torch.Tensor:
+        """Run the pass that was laid out; return logits [L, V], which the next pass of its shape may overwrite."""
         with on_device(self._device):
-            return self._run_step(size)
+            return self._run_step(shape)
 
-    def _run_step(self, size: Size) -> torch.Tensor:
-        step = self._step(size)
+    def _captures_passes(self) -> bool:
+        return self._new_graph is not None and self._captures.are_possible
+
+    def _run_step(self, shape: Shape) -> torch.Tensor:
+        step = self._step(shape)
+        self._asked[shape] += step.graph is None
         step.packed.copy_(step.staging, non_blocking=True)
         if step.copied is not None:
             step.copied.record()
@@ -195,9 +173,9 @@ class ProgramRunner:
             return step.logits
         with inference_mode(True), self._entered():  # a captured pass needs neither
             logits = self._run(step)
-            settled = not self._captures_passes() or self._asked[size] < 0  # the latter: no memory, for now
-            if self._captures_passes() and self._asked[size] >= WARM_PASSES and self._may_capture():
-                self._capture(size, step)
+            settled = not self._captures_passes() or self._asked[shape] < 0  # the latter: no memory, for now
+            if self._captures_passes() and self._asked[shape] >= WARM_PASSES and self._may_capture():
+                self._capture(shape, step)
         self._tell("compiled" if self._compiles else "static", settled=settled)
         return logits
 
@@ -217,16 +195,16 @@ class ProgramRunner:
     def _tell(self, name: Runner, *, settled: bool = True) -> None:
         self.name, self.is_settled = name, settled
 
-    def _capture(self, size: Size, step: _Step) -> None:
+    def _capture(self, shape: Shape, step: _Step) -> None:
         """Capture a pass that has just run: this may write its keys again, but must not repeat its moves."""
         assert self._new_graph is not None
-        step.packed[MOVE_FIELDS] = step.packed[MOVE_FIELDS].amax()
+        step.packed.split(list(shape.parts))[1].zero_()  # type: ignore[no-untyped-call]
         graph = self._new_graph()
         try:
             with graph.capture():
                 step.logits = step.run(step.packed)
         except torch.OutOfMemoryError:
-            step.logits, self._asked[size] = None, -RETRY_PASSES  # there may be more memory later
+            step.logits, self._asked[shape] = None, -RETRY_PASSES  # there may be more memory later
             self._new_graph = _graphs(self._device, self._options)  # torch may not have left this pool
             return
         except Exception as error:
@@ -236,33 +214,22 @@ class ProgramRunner:
             logger.warning("this model's passes cannot be captured (%s); they run operator by operator", _line(error))
             return
         step.graph = graph
-        del self._asked[size], self._padding[size]
-        self._drop_graphs()
+        del self._asked[shape]
 
-    def _drop_graphs(self) -> None:
-        """Drop the programs used the longest ago while captured ones are too many or hold too much."""
-        held = [(size, each.logits.nbytes) for size, each in self._steps.items() if each.logits is not None]
-        total = sum(nbytes for _, nbytes in held)
-        while len(held) > 1 and (len(held) > MAX_GRAPHS or total > MAX_LOGITS):
-            size, nbytes = held.pop(0)
-            total -= nbytes
-            del self._steps[size]
-
-    def _step(self, size: Size) -> _Step:
-        if size in self._steps:
-            self._steps.move_to_end(size)
-            return self._steps[size]
-        program = self._make(size)
-        shape = (program.fields(), *size[:2])
+    def _step(self, shape: Shape) -> _Step:
+        if shape in self._steps:
+            return self._steps[shape]
+        program = self._make(shape)
         run: Callable[[torch.Tensor], torch.Tensor] = program
         if self._compiles:
             run = torch.compile(_with_own_code(program), fullgraph=True, dynamic=False, backend=self._options.compiler)
+        count = sum(shape.parts)
         with inference_mode(False):
-            packed = torch.zeros(shape, dtype=torch.long, device=self._device)
-            staging = torch.zeros(shape, dtype=torch.long, device="cpu", pin_memory=self._device.type == "cuda")
+            packed = torch.zeros(count, dtype=torch.long, device=self._device)
+            staging = torch.zeros(count, dtype=torch.long, device="cpu", pin_memory=self._device.type == "cuda")
         copied = torch.cuda.Event() if self._device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self._steps[size] = _Step(run, program, packed, staging, staging.numpy(), copied)
-        return self._steps[size]
+        self._steps[shape] = _Step(run, program, packed, staging, staging.numpy(), copied)
+        return self._steps[shape]
 
 
 def _with_own_code(program: StaticProgram) -> Callable[[torch.Tensor], torch.Tensor]:

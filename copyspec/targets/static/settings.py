@@ -2,77 +2,74 @@
 
 from __future__ import annotations
 
-from functools import cache
+from bisect import bisect_left
 
-NODE_BUCKETS = (1, 9, 17, 33, 65, 129)
-"""Columns of a pass, root included. On a GPU, up to about 180 columns take as long as reading the weights once."""
+SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Tokens of a pass, padding included. Steps are small where a GPU begins to be bound by arithmetic instead of by
+reading the weights, at about 180 tokens on an H200. Wider passes are multiples of the last one."""
 
-MANY_ROWS, FEW_COLUMNS = 16, 5
-"""From so many rows on, there is a size between 1 column and 9, which for 32 rows take half as long again as 1."""
+SCORED = 64
+"""Scores of a pass that mostly reads prompts: it is wider than twice this, and computes scores for so many tokens."""
+
+READ = SIZES[-1]
+"""Tokens of a pass that reads prompts: rows that are decoded meanwhile wait for no more."""
+
+PIECE = SIZES[-2]
+"""Those that such a pass has beside draft nodes."""
+
+PAGE = 64
+"""Slots of a page, the unit in which rows hold keys and values."""
 
 MIN_SLOTS = 512
-"""Key slots of the smallest program; larger programs have this times a power of two."""
+"""Slots of the smallest pool; larger pools have this times a power of two."""
 
 LOOK_AHEAD = 512
-"""Extra slots for new tokens, so that the size of a program seldom changes, and a row's first buffers seldom grow."""
+"""Extra slots for new tokens, so that a row's first buffers seldom grow."""
 
-MAX_GRAPHS = 64
-"""Maximum number of captured programs of a set of buffers; the least recently used one is dropped."""
+MAX_RESERVED = 2048
+"""Maximum new tokens per row for which slots are reserved; the pool grows for longer outputs."""
 
-MAX_LOGITS = 1 << 31
-"""Maximum bytes of the logits that these hold, which is what they do not share."""
+MAX_MOVES = 128
+"""Accepted nodes that a pass moves into place; more are moved before it."""
 
-MAX_READ = 2048
-"""Tokens, padding included, of prompts that are read by a static pass. Longer ones keep a GPU busy in any pass."""
+SPLIT = 256
+"""Slots of a row that one program attends to at least: on an H200, half of that took 1.6 times as long at 8,000 slots,
+since twice as many partial results are written and read."""
 
-MAX_READ_TOGETHER = 2048
-"""Tokens of longer prompts that a regular session reads in one pass. Up to half of that, a pass of a model of 7 B
-parameters takes as long as the host needs to launch it."""
+QUERIES = 32
+"""Queries of a program of attention: the tokens of a tile times the heads that share a key head."""
 
 WARM_PASSES = 2
-"""Passes of a size, this one included, from which on it is captured: many sizes occur only once."""
+"""Passes of a size, this one included, from which on it is captured."""
 
-PADDED_TOKENS = 2048
-"""Tokens of padding that passes of a size cost in larger ones. After these its own capture, some tens of milliseconds,
-pays. Passes over few rows and columns are padded for hundreds of passes: a GPU hardly takes longer for them."""
+RARE = 16
+"""Passes of a size that run in a larger one that is captured, before it is captured itself. After these a capture, some
+tens of milliseconds, pays."""
 
-PADDED_COLUMNS = (33, 129, 9)
-"""Columns of the larger sizes, which have all rows of their buffers: few, so that they are captured soon."""
-
-MAX_PADDED = 320
-"""Rows times columns of these, at most. A model of 7 B parameters takes twice as long for them as for one."""
+MAX_PADDED = 128
+"""Tokens of such a larger size, at most, or twice those that are asked for: a model of 7 B parameters takes a fifth
+longer for so many than for one."""
 
 RETRY_PASSES = 256
 """Passes of a size after which a capture that found no memory is tried again. Each try empties torch's cache of free
 memory, so that the next passes take longer."""
 
-EXACT_NODES = 33
-"""Columns of every pass in exact mode, plain ones included."""
+EXACT_TOKENS = 64
+"""Tokens of every pass in exact mode that gives scores, plain ones included."""
+
+EXACT_SPLIT = 1024
+"""`SPLIT` in exact mode, where it is the same for all passes."""
 
 
-def row_bucket(rows: int) -> int:
-    """Round up to a power of two."""
-    return 1 << (rows - 1).bit_length()
-
-
-def node_bucket(columns: int, rows: int = 1) -> int:
-    """The smallest bucket with at least this many columns, for a pass of so many rows."""
-    if rows >= MANY_ROWS and 1 < columns <= FEW_COLUMNS:
-        return FEW_COLUMNS
-    most = NODE_BUCKETS[-1]
-    beyond = -(-(columns - 1) // (most - 1)) * (most - 1) + 1
-    return next((bucket for bucket in NODE_BUCKETS if columns <= bucket), beyond)
-
-
-@cache
-def padded_tokens(rows: int, nodes: int) -> int:
-    """The tokens that a static pass of so many rows computes, whose largest tree has so many nodes."""
-    rows = row_bucket(rows)
-    return rows * node_bucket(1 + nodes, rows)
+def size_of(tokens: int) -> int:
+    """The smallest size of pass for so many tokens."""
+    if tokens <= SIZES[-1]:
+        return SIZES[bisect_left(SIZES, tokens)]
+    return -(-tokens // SIZES[-1]) * SIZES[-1]
 
 
 def slot_bucket(slots: int) -> int:
-    """The smallest bucket with at least `slots` slots: MIN_SLOTS times a power of two."""
+    """The smallest pool with at least `slots` slots: MIN_SLOTS times a power of two."""
     bucket = MIN_SLOTS
     while bucket < slots:
         bucket *= 2

@@ -1,42 +1,42 @@
 """A session with static shapes: each pass is one copy to the device, one program, and one read by the caller.
 
-Short prompts are read like any other tokens; longer ones by a regular session, whose keys and values are then copied
-into the arena (`arenas`). `keep` only records which of them must move; the next pass moves them first.
+Prompts are read by the same passes, in pieces. `keep` only records which keys and values must move; the next pass moves
+them first. Rows that begin with the same tokens hold the same pages.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from copyspec.static_options import Runner, StaticOptions
-from copyspec.targets.causal import TreeSession
+from copyspec.common.sequences import common_prefix
+from copyspec.options import Runner, StaticOptions
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.passes import check_rows
 from copyspec.targets.scores import Scores
-from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize, with_memory
-from copyspec.targets.static.buffers import CacheLayout
-from copyspec.targets.static.packing import SlotMove, pack
+from copyspec.targets.static.buffers import CacheLayout, move
+from copyspec.targets.static.layout import RowPlan, Shape, SlotMove, lay_out, place_of
+from copyspec.targets.static.pools import FreePools, PagePool, PoolSize
 from copyspec.targets.static.settings import (
-    EXACT_NODES,
-    LOOK_AHEAD,
-    MAX_READ,
-    MAX_READ_TOGETHER,
-    NODE_BUCKETS,
-    node_bucket,
-    padded_tokens,
-    row_bucket,
+    EXACT_SPLIT,
+    EXACT_TOKENS,
+    MAX_RESERVED,
+    PAGE,
+    PIECE,
+    READ,
+    SCORED,
+    size_of,
     slot_bucket,
 )
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
-    from copyspec.targets.base import Session
     from copyspec.targets.facts import ModelFacts
     from copyspec.targets.prefixes import Layers
     from copyspec.targets.seq2seq import Seq2SeqSession
@@ -44,117 +44,118 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_RESERVED = 2048
-"""Maximum new tokens per request for which slots are reserved; the arena grows for longer outputs."""
-
 Rows = Sequence[Sequence[int]]
 
 
-def together(rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
-    """Group rows whose prompts are read together."""
-    groups: list[list[int]] = []
-    total = 0
-    for row in rows:
-        if groups and total + lengths[row] <= MAX_READ_TOGETHER:
-            groups[-1].append(row)
-            total += lengths[row]
-        else:
-            groups.append([row])
-            total = lengths[row]
-    return groups
+@dataclass(slots=True, eq=False)
+class StaticRow:
+    """A row of a session."""
+
+    reserved: int  # slots that are reserved for it
+    number: int = -1  # in the pool's table; -1: none yet
+    pages: list[int] = field(default_factory=list)
+    length: int = 0  # cached tokens
+    prefix: list[int] = field(default_factory=list)  # the first of these tokens, as far as they are known
+    moves: list[SlotMove] = field(default_factory=list)
+    """Accepted nodes that are still in their tree's slots; the next pass moves them first."""
 
 
 class SessionHost(Protocol):
     """The interface that a session needs of its target. A Protocol because `static_target` imports this module."""
 
     options: StaticOptions
-    arenas: ArenaPool
-    uses_tree_attention: bool
-    """Whether attention reads only the keys in use, however many slots a program has."""
+    pools: FreePools
+
+    @property
+    def tile(self) -> int:
+        """Tokens that a unit of attention has at most."""
+        ...
 
     @property
     def facts(self) -> ModelFacts: ...
-
-    def reader(self, prompts: Sequence[Sequence[int]]) -> TreeSession:
-        """Open a session that reads prompts."""
-        ...
 
     def encoder_session(self, prompts: Sequence[Sequence[int]]) -> Seq2SeqSession | None:
         """Open a session that holds the encoder's output; None for decoder-only models."""
         ...
 
-    def learn(self, layout: CacheLayout) -> None:
-        """Record the layout of the model's keys and values, as seen in a pass."""
+    def refresh(self) -> None:
+        """Drop what was made of the model as it was before, if it has changed."""
         ...
 
     def layout(self) -> CacheLayout:
-        """The recorded layout; determined by a pass over one token if there is none yet."""
+        """The layout of the model's keys and values."""
         ...
 
-    def arena(self, size: ArenaSize) -> Arena:
-        """Return an arena that is not in use."""
+    def pool(self, size: PoolSize) -> PagePool:
+        """Return a pool that is not in use."""
         ...
 
 
 class StaticSession:
-    """The rows of one batch in one arena."""
+    """The rows of one batch in one pool."""
 
-    most_nodes = sys.maxsize
+    most_nodes, most_tokens = sys.maxsize, READ
 
     def __init__(self, target: SessionHost, prompts: Sequence[Sequence[int]], new_tokens: int) -> None:
-        self._target = target
-        self._new_tokens = new_tokens
-        self._lengths = [0] * len(prompts)
-        self._moves: list[list[SlotMove]] = [[] for _ in prompts]
-        """Accepted nodes of each row that are still in their tree's slots; the next pass moves them first, so `read`
-        looks for them there until then."""
-        self._arena: Arena | None = None
-        self._used = 0  # slots in use, the maximum over all rows
-        self._scored: list[tuple[int, int]] | None = None
-        """First slot and number of uncached tokens of each row in the last `score`."""
-        self._encoder = target.encoder_session(prompts)
-        self._cross_is_stale = self._encoder is not None
-        self._rows = 0  # rows of every pass in exact mode, padding included
-        self._attended = 0  # slots that passes attend to
-        self._has_read = False  # whether a regular session read prompts in the last `score`
+        self._target, self._exact = target, target.options.exact
+        self._rows: list[StaticRow] = []
+        self._pool: PagePool | None = None
+        self._starts: list[int] | None = None  # cached tokens and uncached ones of each row in the last `score`
+        self._uncached: Rows = ()  # in the last `score`
+        self._encoder: Seq2SeqSession | None = None
+        self._cross_is_stale = False
         self._warned_states = False
-        self.computed: tuple[int, int] | None = None
-        """Tokens of a plain pass like the last one, and of the last one, padding included."""
+        self._is_settled = True
+        self.add(prompts, new_tokens)
 
     @property
     def lengths(self) -> Sequence[int]:
-        return self._lengths
+        return [row.length for row in self._rows]
 
     @property
     def runner(self) -> Runner:
         """How the last pass was run."""
-        return "static" if self._arena is None else self._arena.runner.name
+        return "static" if self._pool is None else self._pool.runner.name
 
-    def padded(self, nodes: int) -> int:
-        rows = row_bucket(len(self._lengths))
-        if self._target.options.exact:
-            return max(self._rows, rows) * EXACT_NODES
-        return padded_tokens(rows, nodes)
+    @property
+    def piece(self) -> int:
+        return sys.maxsize if self._exact else PIECE
+
+    def computes(self, tokens: int) -> int:
+        return -(-tokens // EXACT_TOKENS) * EXACT_TOKENS if self._exact else size_of(tokens)
 
     @property
     def is_settled(self) -> bool:
         """Whether the last pass's time is representative of the next ones."""
-        return self._arena is None or (self._arena.runner.is_settled and not self._has_read)
+        return self._is_settled and (self._pool is None or self._pool.runner.is_settled)
+
+    def add(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> None:
+        if self._rows:
+            self._target.refresh()
+        if self._encoder is not None:
+            self._encoder.add(prompts)
+        else:
+            self._encoder = self._target.encoder_session(prompts)
+        if self._encoder is not None:
+            self._cross_is_stale = True
+            prompts = [[0]] * len(prompts)  # the decoder begins with a start token
+        ahead = new_tokens if self._exact else min(new_tokens, MAX_RESERVED)
+        self._rows += [StaticRow(len(prompt) + ahead + 1) for prompt in prompts]
+        self._starts = None
 
     def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> Scores:
-        check_rows(len(self._lengths), uncached, trees)
-        starts, self._has_read = list(self._lengths), False
-        unread, width = [list(ids) for ids in uncached], max(map(len, trees))
-        if 0 in starts:  # exact mode reserves as much with drafts as without
-            self._read_new_prompts(starts, unread, EXACT_NODES - 1 if self._target.options.exact else width)
-        while self._needs_pieces(unread, width):
-            self._read_piece(starts, unread)
-        logits = self._pass(starts, unread, trees)
-        self._scored = [(start, len(ids)) for start, ids in zip(starts, unread, strict=True)]
-        columns = logits.shape[1]
-        roots = [row * columns + len(ids) - 1 for row, ids in enumerate(unread)]
+        check_rows(len(uncached), uncached, trees)
+        unread, self._is_settled = [list(ids) for ids in uncached], True
+        if self._encoder is not None and self._encoder.has_no_cross:
+            self._encoder.prefill([ids[:1] for ids in unread])  # for cross-attention alone
+            self._encoder.trim([0] * len(self._rows))
+        starts = self._begin(unread)
+        self._read_pieces(starts, unread, trees)
         sizes = [1 + len(tree.tokens) for tree in trees]
-        return Scores(logits[: len(unread)].flatten(0, 1), roots, sizes)
+        logits, roots = self._passes(starts, unread, trees, sizes)
+        self._starts = [start + len(ids) for start, ids in zip(starts, unread, strict=True)]
+        self._uncached = uncached
+        return Scores(logits, roots, sizes)
 
     def score_with_states(
         self, uncached: Rows, trees: Sequence[DraftTree], layers: Sequence[int] = ()
@@ -168,224 +169,325 @@ class StaticSession:
         return self.score(uncached, trees), None
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        if self._scored is None:
+        if self._starts is None:
             raise RuntimeError("keep() commits what the last score() computed; call score() first")
-        for row, ((start, length), path) in enumerate(zip(self._scored, paths, strict=True)):
-            end = start + length
-            self._moves[row] = [(end + node, end + place) for place, node in enumerate(path) if node != place]
-            self._lengths[row] = end + len(path)
-        self._scored = None
+        for row, ids, end, path in zip(self._rows, self._uncached, self._starts, paths, strict=False):
+            if len(row.prefix) == row.length:
+                row.prefix += ids
+            row.moves = [(end + node, end + place) for place, node in enumerate(path) if node != place]
+            row.length = end + len(path)
+        self._starts = None
 
     def trim(self, lengths: Sequence[int]) -> None:
-        if len(lengths) != len(self._lengths) or any(map(int.__gt__, lengths, self._lengths)):
-            raise ValueError(f"rows of {list(self._lengths)} tokens cannot be cut to {list(lengths)}")
-        self._lengths = list(lengths)
-        self._scored = None
+        if len(lengths) != len(self._rows) or any(map(int.__gt__, lengths, self.lengths)):
+            raise ValueError(f"rows of {list(self.lengths)} tokens cannot be cut to {list(lengths)}")
+        for row, length in zip(self._rows, lengths, strict=True):
+            if row.length > length and self._pool is not None:
+                self._pool.close(row.pages[length // PAGE :])
+            row.length = length
+            del row.prefix[length:]
+        self._starts = None
 
     @property
     def keeps_prefixes(self) -> bool:
-        """See `TreeSession`. What follows a prefix is read by static passes of all rows, which would be too large for
-        many; and in exact mode a prompt must be read in one way only."""
-        is_small = row_bucket(len(self._lengths)) * NODE_BUCKETS[-1] <= MAX_READ
-        return is_small and self._encoder is None and not self._target.options.exact
+        """See `TreeSession`. In exact mode a prompt must be read in one way only."""
+        return self._encoder is None and not self._exact
 
     @in_inference_mode
     def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
-        """Start the rows, which must be empty, with these pieces; `room`: number of slots to allocate."""
-        self._hold(None, len(prefixes), room)
-        assert self._arena is not None
-        for row, pieces in enumerate(prefixes):
-            length = 0
+        """Start the last rows, which must be empty, with these pieces; `room`: number of slots to reserve."""
+        for row, pieces in zip(self._rows[-len(prefixes) :], prefixes, strict=True):
+            row.reserved = max(row.reserved, room)
             for piece in pieces:
-                length = self._arena.key_values.fill(row, length, piece)
-            self._lengths[row] = length
-        self._used = max(self._lengths)
+                end = row.length + _tokens(piece)
+                self._make_room([(row, row.length, end)])
+                self.pool.key_values.fill(self._places(row, range(row.length, end)), piece)
+                row.length = end
 
     @in_inference_mode
     def read(self, row: int, start: int, stop: int) -> Layers:
         """Copy the keys and values in slots start .. stop - 1 of a row, [H, n, D] per layer."""
-        assert self._arena is not None
         slots = list(range(start, stop))
-        for source, target in self._moves[row]:  # not moved yet
+        for source, target in self._rows[row].moves:  # not moved yet
             if start <= target < stop:
                 slots[target - start] = source
-        return self._arena.key_values.read(row, slots)
+        return self.pool.key_values.read(self._places(self._rows[row], slots))
 
-    @in_inference_mode
     def select(self, rows: Sequence[int]) -> None:
-        moved = [(row, place) for place, row in enumerate(rows) if row != place]
-        if moved and self._arena is not None:
-            sources, places = zip(*moved, strict=True)
-            buffers = self._arena.key_values
-            buffers.copy_rows(sources, places, buffers, self._used)
-        self._lengths = [self._lengths[row] for row in rows]
-        self._moves = [list(self._moves[row]) for row in rows]
-        self._scored = None
+        """Keep only these rows, in this order. Nothing is copied: the pages of the others become free."""
+        kept = [self._rows[row] for row in rows]
+        for row in self._rows:
+            if row not in kept:
+                self._drop(row)
+        self._rows, self._starts = kept, None
         if self._encoder is not None:
             self._encoder.select(rows)
             self._cross_is_stale = True
 
-    @in_inference_mode
-    def join(self, other: Session) -> None:
-        assert isinstance(other, StaticSession)
-        before, rows = len(self._lengths), len(self._lengths) + len(other._lengths)
-        if self._encoder is not None and other._encoder is not None:
-            self._encoder.join(other._encoder)
-            self._cross_is_stale = True
-        if other._arena is not None:
-            self._hold(other._arena.size.layout, rows, other._used)
-            assert self._arena is not None
-            places = list(range(before, rows))
-            theirs = list(range(len(other._lengths)))
-            self._arena.key_values.copy_rows(theirs, places, other._arena.key_values, other._used)
-        self._used = max(self._used, other._used)
-        self._attended = max(self._attended, other._attended)
-        self._lengths = [*self._lengths, *other._lengths]
-        self._moves = [*self._moves, *other._moves]
-        self._scored = None
-        other.close()
-
     def close(self) -> None:
-        if self._arena is not None:
-            self._target.arenas.give(self._arena)
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            self._target.pools.give(pool)
         if self._encoder is not None:
             self._encoder.close()
-        self._arena, self._encoder = None, None
-        self._lengths, self._moves, self._scored = [], [], None
+        self._encoder, self._rows, self._starts = None, [], None
 
-    def _read_new_prompts(self, starts: list[int], uncached: list[list[int]], width: int) -> None:
-        """Read the prompts of new rows, except for their last token, with regular sessions."""
-        if self._encoder is not None:  # rows begin with start tokens, which are read like any others
-            if self._encoder.has_no_cross:
-                self._encoder.prefill([ids[:1] for ids in uncached])  # for cross-attention alone
-                self._hold(CacheLayout(self._encoder.contents(0)), len(starts), 1 + width)
-            return
-        fresh = [row for row, start in enumerate(starts) if start == 0 and len(uncached[row]) > 1]
-        if not fresh or self._reads_in_passes([uncached[row] for row in fresh]):
-            return
-        lengths = [len(ids) - 1 for ids in uncached]
-        used = max(map(len, uncached))  # by all groups, so that the arena need not grow
-        for rows in [[row] for row in fresh] if self._target.options.exact else together(fresh, lengths):
-            self._has_read = True
-            prompts = [uncached[row] for row in rows]
-            reader = with_memory(self._target.facts.device, partial(self._read, prompts))
-            try:
-                layout = CacheLayout(reader.contents(0))
-                self._target.learn(layout)
-                self._hold(layout, len(starts), used + width)
-                assert self._arena is not None
-                for index, row in enumerate(rows):
-                    starts[row] = len(uncached[row]) - 1
-                    self._moves[row] = []
-                    self._arena.key_values.fill(row, 0, reader.read(index, 0, starts[row]))
-                    del uncached[row][:-1]
-            finally:
-                reader.close()
-            self._used = max(self._used, used)
+    @property
+    def pool(self) -> PagePool:
+        assert self._pool is not None
+        return self._pool
 
-    def _read(self, prompts: Rows) -> TreeSession:
-        """A regular session that has read all tokens of these prompts but the last."""
-        reader = self._target.reader(prompts)
-        try:
-            reader.prefill([ids[:-1] for ids in prompts])
-        except BaseException:
-            reader.close()
-            raise
-        return reader
+    def _begin(self, unread: list[list[int]]) -> list[int]:
+        """The slots from which rows are read. New ones that begin with the tokens of others share their pages."""
+        rows = self._rows[: len(unread)]
+        starts = [row.length for row in rows]
+        if not self._exact and self._encoder is None and any([not start for start in starts]):
+            self._share(starts, unread)
+        self._make_room([(row, start, start + len(ids)) for row, start, ids in zip(rows, starts, unread, strict=True)])
+        return starts
 
-    def _reads_in_passes(self, prompts: Rows) -> bool:
-        """Whether static passes read these prompts, like any other tokens. A captured pass starts in a tenth of the
-        time of a dynamic one, and needs no copy."""
-        widest = NODE_BUCKETS[-1]
-        is_short = max(map(len, prompts)) <= widest
-        return is_short and not self._target.options.exact and row_bucket(len(self._lengths)) * widest <= MAX_READ
-
-    def _read_piece(self, starts: list[int], uncached: list[list[int]]) -> None:
-        """Cache as much of the longest rows as a pass holds, and leave at least the last token of each row."""
-        most = (EXACT_NODES if self._target.options.exact else NODE_BUCKETS[-1]) - 1
-        pieces = [ids[: min(most, len(ids) - 1)] or ids[:1] for ids in uncached]
-        self._pass(starts, pieces, [EMPTY] * len(uncached))
-        for row, piece in enumerate(pieces):
-            if len(uncached[row]) > 1:
-                starts[row] += len(piece)
-                del uncached[row][: len(piece)]
-
-    def _needs_pieces(self, uncached: list[list[int]], width: int) -> bool:
-        """Whether there are too many uncached tokens for a pass together with the trees. In exact mode only the last
-        token is left to the tree's pass, which is as wide as a plain one."""
-        longest = max(map(len, uncached))
-        if not self._target.options.exact:
-            return longest > 1 and longest + width > NODE_BUCKETS[-1]
-        if 1 + width > EXACT_NODES:
-            raise ValueError(
-                f"exact mode verifies trees of at most {EXACT_NODES - 1} nodes, got {width}; "
-                f"set max_draft_nodes={EXACT_NODES - 1}"
+    def _share(self, starts: list[int], unread: list[list[int]]) -> None:
+        """Let new rows begin with the pages of others."""
+        shared = self._shared(unread)
+        if sum(map(len, unread)) - sum([count for _, count in shared]) > READ:
+            shared = self._shared(unread, cached_only=True)  # a row may be read before the one whose pages it shares
+        if any([other is not None for other, _ in shared]):  # which need pages themselves
+            self._make_room(
+                [
+                    (row, row.length, row.length + len(ids))
+                    for row, ids, (other, _) in zip(self._rows, unread, shared, strict=False)
+                    if other is None
+                ]
             )
-        return longest > 1
+        for place, (other, count) in enumerate(shared):
+            if other is not None:
+                row = self._rows[place]
+                row.pages = other.pages[: count // PAGE]
+                self.pool.share(row.pages)
+                starts[place] = count
+                del unread[place][:count]
 
-    def _pass(self, starts: Sequence[int], uncached: Rows, trees: Sequence[DraftTree]) -> torch.Tensor:
-        """Run one pass of all rows. Returns logits [row bucket, node bucket, V]."""
-        exact = self._target.options.exact
-        columns = max(len(ids) + len(tree) for ids, tree in zip(uncached, trees, strict=True))
-        columns = max(columns, 1 + max(map(len, self._moves)))  # one column without a move keeps the scratch slot
-        rows = row_bucket(len(starts))
-        self._rows = max(self._rows, rows) if exact else rows
-        nodes = EXACT_NODES if exact else node_bucket(columns, rows)
-        needed = max(starts) + nodes + 1
-        self._hold(None, len(starts), needed)
-        arena = self._arena
-        assert arena is not None
-        whole = exact or self._target.uses_tree_attention
-        if needed > self._attended:
-            self._attended = slot_bucket(needed + min(self._new_tokens, LOOK_AHEAD))
-        slots = arena.size.capacity if whole else min(self._attended, arena.size.capacity)
-        size = arena.runner.choose((self._rows, nodes, slots), max(starts), arena.size.rows)
-        self.computed = size[0] * (EXACT_NODES if exact else 1), size[0] * size[1]
-        self._refresh_cross(arena)
-        staging = arena.runner.staging(size)
-        pack(staging, starts, uncached, trees, self._moves, arena.size.capacity - 1)
-        logits = arena.runner.run(size)
-        self._moves = [[] for _ in starts]
-        self._used = max(self._used, max(starts) + columns)
-        return logits
+    def _shared(self, unread: Rows, *, cached_only: bool = False) -> list[tuple[StaticRow | None, int]]:
+        """For each row that is new, another one that begins with the same tokens, and the number of these, in whole
+        pages. Without `cached_only`, also rows before it that are read in the same pass."""
+        shared = list[tuple[StaticRow | None, int]]()
+        for place, ids in enumerate(unread):
+            best: tuple[StaticRow | None, int] = None, 0
+            if not self._rows[place].length and not self._rows[place].pages:
+                for number, other in enumerate(self._rows):
+                    known: Sequence[int] = other.prefix
+                    if number < place and not other.length and not cached_only and shared[number][0] is None:
+                        known = unread[number]
+                    count = min(common_prefix(known, ids), len(ids) - 1) // PAGE * PAGE
+                    if number != place and count > best[1]:
+                        best = other, count
+            shared.append(best)
+        return shared
 
-    def _hold(self, layout: CacheLayout | None, rows: int, used: int) -> None:
-        """Make sure that the arena has space for this many rows and slots."""
-        arena = self._arena
-        if layout is None:
-            layout = arena.size.layout if arena is not None else self._target.layout()
-        reserved = self._new_tokens if self._target.options.exact else min(self._new_tokens, MAX_RESERVED)
-        if arena is None:
-            capacity = slot_bucket(used + reserved + NODE_BUCKETS[-2] + 1)
-            self._arena = self._target.arena(self._size(layout, row_bucket(rows), capacity))
-            return
-        old = arena.size
-        if rows <= old.rows and used <= old.capacity and self._cross_width() <= old.cross_width:
-            return
-        capacity = old.capacity if used <= old.capacity else slot_bucket(used)
-        size = self._size(layout, max(old.rows, row_bucket(rows)), capacity)
-        larger = self._target.arena(size)
-        held = list(range(len(self._lengths)))
-        try:
-            larger.key_values.copy_rows(held, held, arena.key_values, self._used)
-        except BaseException:  # there may be no memory for the copy
-            self._target.arenas.give(larger)
-            raise
-        self._arena, self._cross_is_stale = larger, self._encoder is not None
-        self._target.arenas.give(arena)
+    def _read_pieces(self, starts: list[int], unread: list[list[int]], trees: Sequence[DraftTree]) -> None:
+        """Cache what does not fit into a pass with the trees: as much as a pass reads at once, of one row after the
+        other, and leave at least the last token of each row. In exact mode, all but that is read so."""
+        if self._exact:
+            tail = [1] * len(unread)
+        else:
+            nodes = sum([len(tree.tokens) for tree in trees])
+            beyond = sum(map(len, unread)) + nodes - max(READ, size_of(nodes + len(trees)))
+            tail = [len(ids) for ids in unread]
+            for row, count in enumerate(tail):
+                if beyond > 0 and count > 1:
+                    tail[row] = max(1, count - beyond)
+                    beyond -= count - tail[row]
+        while True:
+            room, pieces = READ, [list[int]() for _ in unread]
+            for row, (ids, rest) in enumerate(zip(unread, tail, strict=True)):
+                if (count := min(len(ids) - rest, room)) > 0:
+                    pieces[row], room = ids[:count], room - count
+            if room == READ:
+                return
+            self._is_settled = False
+            self._pass(starts, pieces, [EMPTY] * len(unread), [0] * len(unread), READ)
+            for row, piece in enumerate(pieces):
+                starts[row] += len(piece)
+                del unread[row][: len(piece)]
 
-    def _size(self, layout: CacheLayout, rows: int, capacity: int) -> ArenaSize:
-        if self._encoder is None:
-            return ArenaSize(layout, rows, capacity)
-        cross = CacheLayout(self._encoder.cross_contents()[0])
-        return ArenaSize(layout, rows, capacity, cross, self._cross_width())
+    def _passes(
+        self, starts: Sequence[int], unread: Rows, trees: Sequence[DraftTree], sizes: Sequence[int]
+    ) -> tuple[torch.Tensor, list[int]]:
+        """The scores of these tokens and trees, [N, V], and the index of each row's root among them. In exact mode in
+        as many passes of one size as it takes."""
+        if not self._exact:
+            return self._pass(starts, unread, trees, sizes)
+        parts, roots, before = list[torch.Tensor](), [0] * len(trees), 0
+        left = list(range(len(trees)))
+        while left:
+            count, now = 0, list[int]()
+            while left and count + len(unread[left[0]]) + len(trees[left[0]]) <= EXACT_TOKENS:
+                now.append(left.pop(0))
+                count += len(unread[now[-1]]) + len(trees[now[-1]])
+            if not now:
+                raise ValueError(
+                    f"exact mode verifies trees of at most {EXACT_TOKENS - 1} nodes, got {len(trees[left[0]])}; "
+                    f"set max_draft_nodes={EXACT_TOKENS - 1}"
+                )
+            chosen = set(now)
+            ids = [ids if row in chosen else [] for row, ids in enumerate(unread)]
+            drafts = [tree if row in chosen else EMPTY for row, tree in enumerate(trees)]
+            counts = [size if row in chosen else 0 for row, size in enumerate(sizes)]
+            logits, places = self._pass(starts, ids, drafts, counts, EXACT_TOKENS)
+            parts.append(logits if not left and not parts else logits.clone())
+            for row in now:
+                roots[row] = before + places[row]
+            before += len(logits)
+        return parts[0] if len(parts) == 1 else torch.cat(parts), roots
+
+    def _pass(
+        self,
+        starts: Sequence[int],
+        uncached: Rows,
+        trees: Sequence[DraftTree],
+        scored: Sequence[int],
+        size: int = 0,
+    ) -> tuple[torch.Tensor, list[int]]:
+        """Run one pass over these tokens and trees, of the smallest size or of this one. Returns logits [L, V], and the
+        index of each row's root among them. Rows without tokens take no part."""
+        lengths = [len(ids) + len(tree.tokens) for ids, tree in zip(uncached, trees, strict=True)]
+        self._make_room(
+            [
+                (row, start, start + length)
+                for row, start, length in zip(self._rows, starts, lengths, strict=False)
+                if length
+            ]
+        )
+        pool, total, wanted = self.pool, sum(lengths), sum(scored)
+        tokens = size or size_of(total)
+        shape = Shape.of(
+            tokens,
+            SCORED if tokens > 2 * SCORED and wanted <= SCORED else tokens,
+            most_slots=pool.size.pages * PAGE if self._exact else 0,
+            ordered=self._exact and wanted > 0,
+        )
+        self._refresh_cross()
+        shape = pool.runner.choose(shape)
+        tokens = shape.tokens
+        host = pool.runner.staging(shape)
+        moves = self._take_moves(shape.moves)
+        part = [row for row, length in enumerate(lengths) if length]
+        plans = [self._plan(self._rows[row], starts[row], lengths[row]) for row in part]
+        lay_out(
+            host,
+            shape,
+            plans,
+            [uncached[row] for row in part],
+            [trees[row] for row in part],
+            moves,
+            [scored[row] for row in part],
+            pool.scratch,
+            self._target.tile,
+            EXACT_SPLIT if self._exact else 0,
+        )
+        logits = pool.runner.run(shape)
+        if shape.scored < tokens:
+            return logits, list(accumulate(scored[:-1], initial=0))
+        ends = accumulate(lengths)
+        return logits, [end - count for end, count in zip(ends, scored, strict=True)]
+
+    @staticmethod
+    def _plan(row: StaticRow, start: int, length: int) -> RowPlan:
+        return RowPlan(start, row.number, row.pages[start // PAGE : -(-(start + length) // PAGE)])
+
+    def _take_moves(self, most: int) -> list[tuple[int, int]]:
+        """The places to move, at most so many. Others are moved now."""
+        moves = [
+            (place_of(row.pages, source), place_of(row.pages, target))
+            for row in self._rows
+            for source, target in row.moves
+        ]
+        for row in self._rows:
+            row.moves = []
+        if len(moves) > most:
+            device = self._target.facts.device
+            sources, targets = torch.tensor(moves, device="cpu").T.to(device)
+            for buffer in self.pool.key_values.buffers.values():
+                move(buffer, sources, targets)
+            return []
+        return moves
+
+    def _make_room(self, wanted: Sequence[tuple[StaticRow, int, int]]) -> None:
+        """Make sure that these rows have pages of their own for slots start .. stop - 1."""
+        pool = self._pool
+        missing = 0 if pool is None else sum([self._missing(pool, *each) for each in wanted])
+        if pool is None or missing > pool.free_pages or not self._has_rows(pool):
+            self._grow({row: stop for row, _, stop in wanted}, missing)
+        pool = self.pool
+        for row, start, stop in wanted:
+            before, needed = len(row.pages), -(-stop // PAGE)
+            told = before if row.number >= 0 else 0
+            if row.number < 0:
+                row.number = pool.add_row()
+            for index in range(start // PAGE, min(before, needed)):
+                if not pool.may_write(row.pages[index], row.number):  # as after a cut
+                    (page,) = pool.take(1, row.number)
+                    pool.copy_page(row.pages[index], page)
+                    pool.drop([row.pages[index]])
+                    row.pages[index], told = page, min(told, index)
+            row.pages += pool.take(max(0, needed - before), row.number)
+            if told < len(row.pages):
+                pool.tell(row.number, row.pages, told)
+
+    @staticmethod
+    def _missing(pool: PagePool, row: StaticRow, start: int, stop: int) -> int:
+        """How many pages a row needs for these slots."""
+        needed = -(-stop // PAGE)
+        copied = [page for page in row.pages[start // PAGE : needed] if not pool.may_write(page, row.number)]
+        return max(0, needed - len(row.pages)) + len(copied)
+
+    def _has_rows(self, pool: PagePool) -> bool:
+        return len(self._rows) <= pool.size.rows and self._cross_width() <= pool.size.cross_width
+
+    def _grow(self, needed: Mapping[StaticRow, int], missing: int) -> None:
+        """Take a pool with space for all rows, with what is reserved for them, in place of the one so far."""
+        old = self._pool
+        slots = sum([PAGE + max(row.reserved, needed.get(row, 0), PAGE * len(row.pages)) for row in self._rows])
+        if old is not None:
+            slots = max(slots, (old.used + missing) * PAGE)
+        rows = 1 << (len(self._rows) - 1).bit_length()
+        pages = slot_bucket(slots + PAGE) // PAGE
+        if old is not None:
+            rows, pages = max(rows, old.size.rows), max(pages, old.size.pages)
+        layout = old.size.layout if old is not None else self._target.layout()
+        cross = None if self._encoder is None else CacheLayout(self._encoder.cross_contents()[0])
+        pool = self._target.pool(PoolSize(layout, rows, pages, cross, self._cross_width()))
+        if old is not None:
+            try:
+                pool.take_over(old)
+            except BaseException:  # there may be no memory for the copy
+                self._target.pools.give(pool)
+                raise
+            self._target.pools.give(old)
+        self._pool, self._cross_is_stale = pool, self._encoder is not None
+
+    def _drop(self, row: StaticRow) -> None:
+        if row.number >= 0:
+            self.pool.drop_row(row.number, row.pages)
+            row.number, row.pages = -1, []
+
+    def _places(self, row: StaticRow, slots: Sequence[int]) -> torch.Tensor:
+        """Where slots of a row are in the pool, [n]."""
+        places = torch.tensor([place_of(row.pages, slot) for slot in slots], dtype=torch.long, device="cpu")
+        return places.to(self._target.facts.device)
 
     def _cross_width(self) -> int:
-        if self._encoder is None:
+        if self._encoder is None or self._encoder.has_no_cross:
             return 0
-        return slot_bucket(max([layers[0][0].shape[1] for layers in self._encoder.cross_contents()]))
+        return slot_bucket(sum([layers[0][0].shape[1] for layers in self._encoder.cross_contents()]))
 
-    def _refresh_cross(self, arena: Arena) -> None:
+    def _refresh_cross(self) -> None:
         if self._encoder is not None and self._cross_is_stale:
-            arena.fill_cross(self._encoder.cross_contents(), self._target.facts.lowest)
+            contents = self._encoder.cross_contents()
+            self.pool.fill_cross([(row.number, layers) for row, layers in zip(self._rows, contents, strict=True)])
             self._cross_is_stale = False
+
+
+def _tokens(piece: Layers) -> int:
+    """Tokens of a piece of keys and values."""
+    return next(pair[0].shape[1] for pair in piece if pair is not None)

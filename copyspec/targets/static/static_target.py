@@ -11,9 +11,9 @@ from weakref import proxy
 
 import torch
 
-from copyspec.forks import fork_safe
-from copyspec.lockless import LiveSet
-from copyspec.static_options import StaticOptions
+from copyspec.common.forks import fork_safe
+from copyspec.common.lockless import LiveSet
+from copyspec.options import StaticOptions
 from copyspec.targets.causal import TreeSession, training_error
 from copyspec.targets.facts import read_facts
 from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
@@ -21,13 +21,15 @@ from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.seq2seq import Seq2SeqSession
 from copyspec.targets.static import tree_attention
-from copyspec.targets.static.arenas import Arena, ArenaPool, ArenaSize
 from copyspec.targets.static.buffers import CacheLayout
 from copyspec.targets.static.encoder_decoder import enter_encoder_decoder
 from copyspec.targets.static.fused_layers import FusedLayer, fused, fused_layers
+from copyspec.targets.static.layout import Shape
+from copyspec.targets.static.pools import FreePools, PagePool, PoolSize
 from copyspec.targets.static.program import StaticProgram, enter_causal
 from copyspec.targets.static.refusals import attention_refusal, fusing_refusal, refusal
-from copyspec.targets.static.running import Captures, ProgramRunner, Size
+from copyspec.targets.static.running import Captures, ProgramRunner
+from copyspec.targets.static.settings import QUERIES
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.static.triton_kernels import kernels_run
 
@@ -43,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class StaticTarget:
-    """Wraps another target, which reads prompts and provides the sessions where static passes are not possible."""
+    """Wraps another target, which provides the sessions where static passes are not possible."""
 
     def __init__(
         self, inner: CausalTarget | Seq2SeqTarget, options: StaticOptions | None = None, *, is_checked: bool = False
@@ -54,7 +56,7 @@ class StaticTarget:
         self.vocab_size, self.max_length, self.encoder_length = inner.vocab_size, inner.max_length, inner.encoder_length
         self.options = options or StaticOptions()
         self.options.verify()
-        self.arenas = ArenaPool()
+        self.pools = FreePools()
         self._is_checked = is_checked
         self._layout: CacheLayout | None = None
         self._state: ModelState | None = None  # of the model when its programs were made
@@ -76,9 +78,7 @@ class StaticTarget:
 
     @property
     def supports_trees(self) -> bool:
-        # An accepted node of a branch attends to its path in other slots than the same tokens in plain decoding, and a
-        # sum over other places rounds differently. After the root, a chain has the slots of plain decoding.
-        return self.inner.supports_trees and not self.options.exact
+        return self.inner.supports_trees
 
     @property
     def device(self) -> torch.device:
@@ -116,10 +116,12 @@ class StaticTarget:
             self._sessions.add(session)
             return session
 
-    def reader(self, prompts: Sequence[Sequence[int]]) -> TreeSession:
-        session = self.inner.open(prompts)
-        assert isinstance(session, TreeSession)
-        return session
+    def refresh(self) -> None:
+        if self.model.training:
+            raise training_error(self.model)
+        with self._lock:
+            if self._check_state() and self._refused is None:
+                self._fused = self._fusible()
 
     def encoder_session(self, prompts: Sequence[Sequence[int]]) -> Seq2SeqSession | None:
         if not self.is_encoder_decoder:
@@ -128,36 +130,45 @@ class StaticTarget:
         assert isinstance(session, Seq2SeqSession)
         return session
 
-    def learn(self, layout: CacheLayout) -> None:
-        self._layout = layout
-
     def layout(self) -> CacheLayout:
         if self._layout is None:
-            reader = self.reader([[0]])
-            reader.prefill([[0]])
-            self._layout = CacheLayout(reader.contents(0))
-            reader.close()
+            session = self.inner.open([[0]])
+            assert isinstance(session, TreeSession)
+            session.prefill([[0]])
+            self._layout = CacheLayout(session.contents(0))
+            session.close()
         return self._layout
 
-    def arena(self, size: ArenaSize) -> Arena:
-        return self.arenas.take(size, lambda size: Arena(size, self.facts.zero.dtype, self._runner))
+    def pool(self, size: PoolSize) -> PagePool:
+        return self.pools.take(size, lambda size: PagePool(size, self._runner))
 
-    def _runner(self, arena: Arena) -> ProgramRunner:
-        facts, model, key_values = self.facts, self.model, arena.key_values
+    @property
+    def tile(self) -> int:
+        """Tokens that a unit of attention has at most: so many that their queries fill a program. In exact mode one,
+        whose sums are the same in any tree and batch."""
+        if self.options.exact:
+            return 1
+        config = self.model.config.get_text_config(decoder=True)
+        heads = int(getattr(config, "num_attention_heads", 0) or 1)
+        return max(1, QUERIES * self.layout().planes[0][0].kind.heads // heads)
+
+    def _runner(self, pool: PagePool) -> ProgramRunner:
+        facts, model = self.facts, self.model
         # Cycles would keep the memory of a target that is no longer used until garbage is collected.
-        target = proxy(self)
-        if arena.cross is None or arena.cross_mask is None:
-            enter = enter_causal(model, facts)
-        else:
-            enter = enter_encoder_decoder(model, facts, arena.cross, arena.cross_mask)
+        target, pool, ranges = proxy(self), proxy(pool), pool.cross_ranges
+        enter = enter_causal(model, facts)
+        if pool.cross is not None:
+            enter = enter_encoder_decoder(model, facts, pool.cross, ranges)
 
-        def make(size: Size) -> StaticProgram:
+        def make(shape: Shape) -> StaticProgram:
             return StaticProgram(
                 enter,
                 model,
                 facts,
-                key_values,
-                size,
+                pool.key_values,
+                pool.table,
+                shape,
+                target.tile,
                 tree_attention=target.uses_tree_attention,
                 compiled=target.options.compile,
             )
@@ -185,7 +196,7 @@ class StaticTarget:
         options = self.options
         if options.attention != "auto":
             return options.attention == "tree"
-        return not (options.exact or options.compile) and kernels_run(self.device)
+        return options.exact or (not options.compile and kernels_run(self.device))
 
     def _attention(self) -> str | None:
         return tree_attention.NAME if self.uses_tree_attention else self.facts.attention
@@ -196,7 +207,7 @@ class StaticTarget:
         state = ModelState(self.model)
         if state == self._state:
             return False
-        self.arenas.clear()
+        self.pools.clear()
         for runner in self._runners:
             runner.forget()
         self._state, self._layout = state, None
@@ -231,7 +242,7 @@ class StaticTarget:
             failure = selftest.attempt(make, self.model, kind=f"static {attention}")
         finally:
             for target in tested:
-                target.arenas.close()
+                target.pools.close()
         if failure is None:
             return None
         return f"{type(self.model).__name__} has no static passes that score like plain decoding ({failure})"
@@ -246,6 +257,9 @@ class StaticTarget:
                 logger.warning("%s; its attention takes masks", why)
             self._tree_attention_works = why is None
         self.uses_tree_attention = bool(self._tree_attention_works)
+        if self.options.exact and reason is None and not self.uses_tree_attention:
+            self._refused = f"{type(self.model).__name__} has no exact mode, whose attention does not take masks"
+            logger.warning("%s; its passes have no static shapes", self._refused)
         self._fused = self._fusible() if reason is None else ()
 
     def _fusible(self) -> Sequence[FusedLayer]:

@@ -1,30 +1,30 @@
 # mypy: ignore-errors
 # The kernels are in Triton's own language, and triton has no types.
-"""Tree attention in Triton: all cached tokens are visible, and tree nodes after them according to ancestor bits.
+"""Tree attention in Triton over the pages of all rows: a token sees the cached tokens of its row, and the nodes on its
+path according to ancestor bits.
 
-One program handles one row, one key head, up to MAX_ROWS queries of its group (all nodes of all heads in the group
-share its keys) and SPLIT slots; `_combine` merges the splits (Flash-Decoding, Dao et al. 2023). Splits and blocks begin
-at fixed slots, so the order of every sum depends only on the position and the buffer's size. Slots after the tree are
+The host lists units of work (`layout`): some tokens of one row and some of its slots. Programs share them out among
+themselves, so that a captured pass has one grid, whichever rows share it. `_combine` merges the partial results of a
+token (Flash-Decoding, Dao et al. 2023). Units and blocks begin at fixed slots of a row. Slots after its tokens are
 never read.
 """
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
 
-SPLIT = 256
-"""Slots per program of a buffer of at most 4,096. On an H200 half of that took 1.6 times as long at 8,000 slots, since
-twice as many partial results are written and read; larger buffers have fewer of them, see `split_of`."""
+from copyspec.targets.static.layout import FIELDS, NODE, PARTIAL, PARTIALS, POSITION, ROW, STRIDE, TREE, UNIT, WORD
+from copyspec.targets.static.settings import PAGE, QUERIES
 
-BLOCK = 32  # slots processed at a time: 64 exceed the registers of sm_90
-LANES = 16  # queries whose splits one program of `_combine` merges
+BLOCK = 32  # slots processed at a time, of one page: 64 exceed the registers of sm_90
+HEADS = 8  # heads of a token whose partial results one program of `_combine` merges
 WARPS, STAGES = 4, 2  # of a program, and blocks that are loaded ahead
-MAX_ROWS = 64  # maximum queries per program
+PROGRAMS = 4  # for each multiprocessor
 
-DEPTH, LENGTH, WORDS = 0, 1, 4  # fields of a tree mask, see `tree_attention`
-WORD = 63  # nodes per word of ancestor bits
 LOWEST = tl.constexpr(-1e30)
 
 
@@ -39,24 +39,15 @@ def _tanh(x):
 
 
 @triton.jit
-def _first_slot(length, WINDOW: tl.constexpr, BLOCK: tl.constexpr):
-    """The first slot of the first block visible to any node. The root looks back furthest."""
-    first = length * 0
-    if WINDOW:
-        first = tl.maximum(length - WINDOW + 1, 0) // BLOCK * BLOCK
-    return first
-
-
-@triton.jit
 def _add_block(
-    q, keys, values, slot, readable, seen, top, total, acc, scale, softcap, sks, svs, key_feature, value_feature,
+    q, keys, values, place, readable, seen, top, total, acc, scale, softcap, sks, svs, key_feature, value_feature,
     KEY_WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, HAS_CAP: tl.constexpr, UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     key_mask = readable[:, None] & (key_feature < KEY_WIDTH)[None, :]
-    k = tl.load(keys + slot[:, None] * sks + key_feature[None, :], mask=key_mask, other=0.0)
+    k = tl.load(keys + place[:, None] * sks + key_feature[None, :], mask=key_mask, other=0.0)
     value_mask = readable[:, None] & (value_feature < VALUE_WIDTH)[None, :]
-    v = tl.load(values + slot[:, None] * svs + value_feature[None, :], mask=value_mask, other=0.0)
+    v = tl.load(values + place[:, None] * svs + value_feature[None, :], mask=value_mask, other=0.0)
     if UPCAST:
         k, v = k.to(tl.float32), v.to(tl.float32)
     s = tl.dot(q, tl.trans(k), out_dtype=tl.float32, input_precision=PRECISION) * scale
@@ -72,156 +63,163 @@ def _add_block(
 
 
 @triton.jit
-def _attend_split(
-    Q, K, V, TREE, ACC, TOP, TOTAL, scale, softcap,
-    sqb, sqh, sqn, skb, skh, sks, svb, svh, svs, stb, stn, stf,
-    NODES: tl.constexpr, GROUP: tl.constexpr, KEY_WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
-    KEY_PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
-    BLOCK: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr, DEPTH: tl.constexpr, LENGTH: tl.constexpr, WORDS: tl.constexpr, WORD: tl.constexpr,
+def _attend_units(
+    Q, K, V, PASS, UNITS, TABLE, ACC, TOP, TOTAL, tokens, table_width, scale, softcap, sqh, sqt, skh, sks, svh, svs,
+    HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, PARTS: tl.constexpr, KEY_WIDTH: tl.constexpr,
+    VALUE_WIDTH: tl.constexpr, KEY_PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr, POSITION: tl.constexpr, TREE: tl.constexpr, NODE: tl.constexpr, ROW: tl.constexpr,
+    WORDS: tl.constexpr, WORD: tl.constexpr, UNIT: tl.constexpr, ORDERED: tl.constexpr,
 ):  # fmt: skip
-    batch, tile_of_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    head, tile = tile_of_head // TILES, tile_of_head % TILES
-    tree = TREE + batch * stb
-    length = tl.load(tree + LENGTH * stf)
-    begin = tl.maximum(split * SPLIT, _first_slot(length, WINDOW, BLOCK))
-    end = tl.minimum((split + 1) * SPLIT, length + NODES)
-    if begin < end:
-        row = tile * ROWS + tl.arange(0, ROWS)
-        node, member = row % NODES, row // NODES
-        real = row < NODES * GROUP
-        key_feature, value_feature = tl.arange(0, KEY_PADDED), tl.arange(0, VALUE_PADDED)
-        q_mask = real[:, None] & (key_feature < KEY_WIDTH)[None, :]
-        places = Q + batch * sqb + (head * GROUP + member)[:, None] * sqh + node[:, None] * sqn
-        q = tl.load(places + key_feature[None, :], mask=q_mask, other=0.0)
-        if UPCAST:
-            q = q.to(tl.float32)
-        position = length + tl.load(tree + node * stn + DEPTH * stf, mask=real, other=0)
-        keys, values = K + batch * skb + head * skh, V + batch * svb + head * svh
-        top = tl.full([ROWS], LOWEST, tl.float32)
-        total = tl.zeros([ROWS], tl.float32)
-        acc = tl.zeros([ROWS, VALUE_PADDED], tl.float32)
-        whole = length // BLOCK * BLOCK  # blocks before this one hold cached tokens only
-        for start in range(begin, tl.minimum(end, whole), BLOCK):
-            slot = start + tl.arange(0, BLOCK)
-            readable = slot < length
-            seen = real[:, None] & readable[None, :]
+    GROUP: tl.constexpr = HEADS // KEY_HEADS
+    items = tl.load(UNITS).to(tl.int32) * (KEY_HEADS * PARTS)
+    for item in range(tl.program_id(0), items, tl.num_programs(0)):
+        head, part = item // PARTS % KEY_HEADS, item % PARTS
+        unit = UNITS + 1 + item // (PARTS * KEY_HEADS) * UNIT
+        first, count = tl.load(unit).to(tl.int32), tl.load(unit + 1).to(tl.int32)
+        if part * ROWS < count * GROUP:
+            begin, end = tl.load(unit + 2).to(tl.int32), tl.load(unit + 3).to(tl.int32)
+            lane = part * ROWS + tl.arange(0, ROWS)
+            token, member = first + lane // GROUP, lane % GROUP
+            real = lane < count * GROUP
+            key_feature, value_feature = tl.arange(0, KEY_PADDED), tl.arange(0, VALUE_PADDED)
+            q_mask = real[:, None] & (key_feature < KEY_WIDTH)[None, :]
+            queries = Q + (head * GROUP + member)[:, None] * sqh + token[:, None] * sqt
+            q = tl.load(queries + key_feature[None, :], mask=q_mask, other=0.0)
+            if UPCAST:
+                q = q.to(tl.float32)
+            position = tl.load(PASS + POSITION * tokens + token, mask=real, other=2147483647).to(tl.int32)
+            tree = tl.load(PASS + TREE * tokens + first).to(tl.int32)
+            node = tl.load(PASS + NODE * tokens + first).to(tl.int32)
+            pages = TABLE + tl.load(PASS + ROW * tokens + first) * table_width
+            lowest = tl.min(position, 0)  # of the unit's tokens
             if WINDOW:
-                seen = seen & (position[:, None] - slot[None, :] < WINDOW)
-            top, total, acc = _add_block(
-                q, keys, values, slot, readable, seen, top, total, acc, scale, softcap, sks, svs, key_feature,
-                value_feature, KEY_WIDTH, VALUE_WIDTH, HAS_CAP, UPCAST, PRECISION,
-            )  # fmt: skip
-        for start in range(tl.maximum(begin, whole), end, BLOCK):
-            slot = start + tl.arange(0, BLOCK)
-            readable = slot < end
-            column = tl.maximum(slot - length, 0)
-            in_tree = (slot >= length) & readable
-            words = tree + node[:, None] * stn + (WORDS + column // WORD)[None, :] * stf
-            word = tl.load(words, mask=real[:, None] & in_tree[None, :], other=0)
-            ancestor = ((word >> (column % WORD)[None, :]) & 1) != 0
-            seen = real[:, None] & readable[None, :] & (ancestor | (slot < length)[None, :])
-            if WINDOW:
-                depth = tl.load(tree + column * stn + DEPTH * stf, mask=in_tree, other=0)
-                place = tl.where(in_tree, length + depth, slot)
-                seen = seen & (position[:, None] - place[None, :] < WINDOW)
-            top, total, acc = _add_block(
-                q, keys, values, slot, readable, seen, top, total, acc, scale, softcap, sks, svs, key_feature,
-                value_feature, KEY_WIDTH, VALUE_WIDTH, HAS_CAP, UPCAST, PRECISION,
-            )  # fmt: skip
-        base = ((batch * tl.num_programs(1) + tile_of_head) * tl.num_programs(2) + split).to(tl.int64) * ROWS
-        lane = tl.arange(0, ROWS)
-        tl.store(ACC + (base + lane)[:, None] * VALUE_PADDED + value_feature[None, :], acc)
-        tl.store(TOP + base + lane, top)
-        tl.store(TOTAL + base + lane, total)
+                begin = tl.maximum(begin, tl.maximum(lowest - WINDOW + 1, 0) // BLOCK * BLOCK)
+            last = tl.minimum(position + 1, tree)  # slots before this one are seen
+            whole = tl.minimum(lowest + 1, tree) // BLOCK * BLOCK  # blocks before this one are seen by all tokens
+            keys, values = K + head * skh, V + head * svh
+            top = tl.full([ROWS], LOWEST, tl.float32)
+            total = tl.zeros([ROWS], tl.float32)
+            acc = tl.zeros([ROWS, VALUE_PADDED], tl.float32)
+            for start in range(begin, tl.minimum(end, whole), BLOCK):
+                slot = start + tl.arange(0, BLOCK)
+                readable = slot < end
+                place = tl.load(pages + start // PAGE) * PAGE + slot % PAGE
+                seen = real[:, None] & readable[None, :]
+                if WINDOW:
+                    seen = seen & (position[:, None] - slot[None, :] < WINDOW)
+                top, total, acc = _add_block(
+                    q, keys, values, place, readable, seen, top, total, acc, scale, softcap, sks, svs, key_feature,
+                    value_feature, KEY_WIDTH, VALUE_WIDTH, HAS_CAP, UPCAST, PRECISION,
+                )  # fmt: skip
+            for start in range(tl.maximum(begin, whole), end, BLOCK):
+                slot = start + tl.arange(0, BLOCK)  # in order of positions: these
+                readable = slot < end
+                place = tl.load(pages + start // PAGE) * PAGE + slot % PAGE
+                if ORDERED:
+                    beyond = readable & (slot >= tree)
+                    path = PASS + (WORDS + tl.maximum(slot - tree, 0)) * tokens + first
+                    of_path = tree + tl.load(path, mask=beyond, other=0).to(tl.int32)
+                    of_page = tl.load(pages + of_path // PAGE, mask=beyond, other=0)
+                    place = tl.where(beyond, of_page * PAGE + of_path % PAGE, place)
+                column = tl.maximum(slot - tree, 0)
+                in_tree = (slot >= tree) & readable & (not ORDERED)
+                words = PASS + (WORDS + column // WORD)[None, :] * tokens + token[:, None]
+                word = tl.load(words, mask=real[:, None] & in_tree[None, :], other=0)
+                ancestor = ((word >> (column % WORD)[None, :]) & 1) != 0
+                seen = real[:, None] & readable[None, :]
+                if not ORDERED:
+                    seen = seen & (ancestor | (slot[None, :] < last[:, None]))
+                if WINDOW:
+                    of_node = tl.load(PASS + POSITION * tokens + node + column, mask=in_tree, other=0).to(tl.int32)
+                    at = tl.where(in_tree, of_node, slot)
+                    seen = seen & (position[:, None] - at[None, :] < WINDOW)
+                top, total, acc = _add_block(
+                    q, keys, values, place, readable, seen, top, total, acc, scale, softcap, sks, svs, key_feature,
+                    value_feature, KEY_WIDTH, VALUE_WIDTH, HAS_CAP, UPCAST, PRECISION,
+                )  # fmt: skip
+            result = (tl.load(unit + 4) + token - first) * HEADS + head * GROUP + member
+            tl.store(ACC + result[:, None] * VALUE_PADDED + value_feature[None, :], acc, mask=real[:, None])
+            tl.store(TOP + result, top, mask=real)
+            tl.store(TOTAL + result, total, mask=real)
 
 
 @triton.jit
 def _combine(
-    ACC, TOP, TOTAL, OUT, TREE, SINKS, splits, sob, soh, son, stb, stf,
-    NODES: tl.constexpr, GROUP: tl.constexpr, VALUE_WIDTH: tl.constexpr, VALUE_PADDED: tl.constexpr,
-    ROWS: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
-    WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr, LENGTH: tl.constexpr,
+    ACC, TOP, TOTAL, OUT, PASS, SINKS, tokens,
+    HEADS: tl.constexpr, LANES: tl.constexpr, VALUE_WIDTH: tl.constexpr, VALUE_PADDED: tl.constexpr,
+    HAS_SINKS: tl.constexpr, PARTIAL: tl.constexpr, PARTIALS: tl.constexpr, STRIDE: tl.constexpr,
 ):  # fmt: skip
-    batch, tile_of_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    head, tile = tile_of_head // TILES, tile_of_head % TILES
-    lane, feature = tl.program_id(2) * LANES + tl.arange(0, LANES), tl.arange(0, VALUE_PADDED)
-    row = tile * ROWS + lane
-    node, member = row % NODES, row // NODES
-    real = row < NODES * GROUP
-    length = tl.load(TREE + batch * stb + LENGTH * stf)
+    token = tl.program_id(0)
+    head, feature = tl.program_id(1) * LANES + tl.arange(0, LANES), tl.arange(0, VALUE_PADDED)
+    real = head < HEADS
+    wanted = real[:, None] & (feature < VALUE_WIDTH)[None, :]
+    partial, stride = tl.load(PASS + PARTIAL * tokens + token), tl.load(PASS + STRIDE * tokens + token)
     top = tl.full([LANES], LOWEST, tl.float32)
     total = tl.zeros([LANES], tl.float32)
     acc = tl.zeros([LANES, VALUE_PADDED], tl.float32)
-    first, last = _first_slot(length, WINDOW, BLOCK) // SPLIT, (length + NODES + SPLIT - 1) // SPLIT
-    for split in range(first, last):
-        base = ((batch * tl.num_programs(1) + tile_of_head) * splits + split).to(tl.int64) * ROWS
-        other = tl.load(TOP + base + lane)
+    for part in range(0, tl.load(PASS + PARTIALS * tokens + token).to(tl.int32)):
+        result = (partial + part * stride) * HEADS + head
+        other = tl.load(TOP + result, mask=real, other=0.0)
         high = tl.maximum(top, other)
         mine, theirs = tl.exp(top - high), tl.exp(other - high)
-        total = total * mine + tl.load(TOTAL + base + lane) * theirs
-        more = tl.load(ACC + (base + lane)[:, None] * VALUE_PADDED + feature[None, :])
+        total = total * mine + tl.load(TOTAL + result, mask=real, other=0.0) * theirs
+        more = tl.load(ACC + result[:, None] * VALUE_PADDED + feature[None, :], mask=wanted, other=0.0)
         acc = acc * mine[:, None] + more * theirs[:, None]
         top = high
     if HAS_SINKS:
-        sink = tl.load(SINKS + head * GROUP + member, mask=real, other=0.0).to(tl.float32)
+        sink = tl.load(SINKS + head, mask=real, other=0.0).to(tl.float32)
         high = tl.maximum(top, sink)
         shrink = tl.exp(top - high)
         total = total * shrink + tl.exp(sink - high)
         acc = acc * shrink[:, None]
-    out = OUT + batch * sob + (head * GROUP + member)[:, None] * soh + node[:, None] * son + feature[None, :]
-    result = acc / tl.where(real, total, 1.0)[:, None]
-    tl.store(out, result.to(OUT.dtype.element_ty), mask=real[:, None] & (feature < VALUE_WIDTH)[None, :])
+    out = OUT + (token * HEADS + head)[:, None] * VALUE_WIDTH + feature[None, :]
+    result = acc / tl.where(total > 0.0, total, 1.0)[:, None]  # tokens beyond those of the pass have no results
+    tl.store(out, result.to(OUT.dtype.element_ty), mask=wanted)
 
 
-def split_of(slots: int) -> int:
-    """Slots per program for buffers of `slots`: twice as many at 8,192, and four times at 16,384 and beyond."""
-    return SPLIT * min(4, max(1, triton.next_power_of_2(slots) // 4096))
-
-
-def tiling(group: int, nodes: int) -> tuple[int, int]:
-    """Queries per program, and the number of programs that share a key head."""
-    rows = min(MAX_ROWS, max(16, triton.next_power_of_2(group * nodes)))
-    return rows, triton.cdiv(group * nodes, rows)
+@cache
+def programs(device: torch.device) -> int:
+    """Programs that share the units of a pass; two where kernels are interpreted."""
+    if device.type != "cuda":
+        return 2
+    return PROGRAMS * torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def attend(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    tree: torch.Tensor,
+    work,
+    window: int,
     scale: float,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """See `tree_attention.attend`."""
-    rows_in_batch, heads, nodes, key_width = query.shape
-    key_heads, slots, value_width = keys.shape[1], keys.shape[2], values.shape[3]
-    group, split, device = heads // key_heads, split_of(slots), query.device
-    splits = triton.cdiv(slots, split)
-    rows, tiles = tiling(group, nodes)
+    _, heads, tokens, key_width = query.shape
+    key_heads, value_width, device = keys.shape[1], values.shape[3], query.device
+    group = heads // key_heads
+    rows = max(16, min(QUERIES, triton.next_power_of_2(work.tile * group)))
     padded = [max(16, triton.next_power_of_2(width)) for width in (key_width, value_width)]
     query, keys, values = (each if each.stride(3) == 1 else each.contiguous() for each in (query, keys, values))
-    grid = (rows_in_batch, key_heads * tiles)
-    partial = (*grid, splits, rows)
-    acc = torch.empty((*partial, padded[1]), dtype=torch.float32, device=device)
-    top, total = (torch.empty(partial, dtype=torch.float32, device=device) for _ in range(2))
+    results = work.units.numel() // UNIT
+    acc = torch.empty((results, heads, padded[1]), dtype=torch.float32, device=device)
+    top, total = (torch.empty((results, heads), dtype=torch.float32, device=device) for _ in range(2))
     # Triton's interpreter has no bfloat16 arithmetic, and truncates results where a GPU rounds them.
     dtype = query.dtype if query.is_cuda else torch.float32
-    out = torch.empty((rows_in_batch, nodes, heads, value_width), dtype=dtype, device=device)
-    sizes = {
-        "NODES": nodes, "GROUP": group, "VALUE_WIDTH": value_width, "VALUE_PADDED": padded[1], "ROWS": rows,
-        "TILES": tiles, "BLOCK": BLOCK, "SPLIT": split, "WINDOW": tree.shape[1] - 1, "LENGTH": LENGTH,
-    }  # fmt: skip
-    strides = (*query.stride()[:3], *keys.stride()[:3], *values.stride()[:3], tree.stride(0), *tree.stride()[2:])
-    _attend_split[(*grid, splits)](
-        query, keys, values, tree, acc, top, total, scale, softcap or 0.0, *strides,
-        KEY_WIDTH=key_width, KEY_PADDED=padded[0], HAS_CAP=softcap is not None, UPCAST=not query.is_cuda,
-        PRECISION="ieee", DEPTH=DEPTH, WORDS=WORDS, WORD=WORD, num_stages=STAGES,
-        num_warps=WARPS, **sizes,
+    out = torch.empty((1, tokens, heads, value_width), dtype=dtype, device=device)
+    sizes = {"HEADS": heads, "VALUE_WIDTH": value_width, "VALUE_PADDED": padded[1]}
+    _attend_units[(programs(device),)](
+        query, keys, values, work.fields, work.units, work.table, acc, top, total, tokens, work.table.shape[1], scale,
+        softcap or 0.0, *query.stride()[1:3], *keys.stride()[1:3], *values.stride()[1:3], KEY_HEADS=key_heads,
+        PARTS=triton.cdiv(work.tile * group, rows), KEY_WIDTH=key_width, KEY_PADDED=padded[0], ROWS=rows, BLOCK=BLOCK,
+        PAGE=PAGE, WINDOW=window, HAS_CAP=softcap is not None, UPCAST=not query.is_cuda, PRECISION="ieee",
+        POSITION=POSITION, TREE=TREE, NODE=NODE, ROW=ROW, WORDS=FIELDS, WORD=WORD, UNIT=UNIT, ORDERED=work.ordered,
+        num_stages=STAGES, num_warps=WARPS, **sizes,
     )  # fmt: skip
-    _combine[(*grid, triton.cdiv(rows, LANES))](
-        acc, top, total, out, tree, top if sinks is None else sinks, splits, out.stride(0), out.stride(2),
-        out.stride(1), tree.stride(0), tree.stride(3), LANES=LANES, HAS_SINKS=sinks is not None, num_warps=4, **sizes,
+    _combine[(tokens, triton.cdiv(heads, HEADS))](
+        acc, top, total, out, work.fields, top if sinks is None else sinks, tokens, LANES=HEADS,
+        HAS_SINKS=sinks is not None, PARTIAL=PARTIAL, PARTIALS=PARTIALS, STRIDE=STRIDE, num_warps=4, **sizes,
     )  # fmt: skip
     return out.to(query.dtype)

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from copyspec.forks import fork_safe
+from copyspec.common.forks import fork_safe
 from copyspec.text.chat import Message, apply, continues
 from copyspec.text.control_tokens import ControlTokens
 from copyspec.text.replies.calls import Tool

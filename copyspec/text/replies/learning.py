@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from copyspec.sequences import common_prefix
+from copyspec.common.sequences import common_prefix
 from copyspec.text.replies.calls import (
     BareCalls,
     CallSyntax,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.static import running
-from copyspec.targets.static.running import CudaGraph, ProgramRunner, Size
+from copyspec.targets.static.running import CudaGraph
 from copyspec.targets.static.settings import RETRY_PASSES
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.static.static_target import StaticTarget
@@ -112,7 +112,7 @@ def test_a_model_that_cannot_be_captured_is_tried_once_for_each_state(caplog: py
         with caplog.at_level(logging.WARNING, "copyspec"):
             sessions = [opened(target) for _ in range(3)]
         assert [session.runner for session in sessions] == ["static"] * 3 and sessions[0].is_settled
-        assert len({id(session._arena) for session in sessions}) == 3
+        assert len({id(session._pool) for session in sessions}) == 3
         assert torch.allclose(scored(sessions[2]), expected(target), atol=1e-5)
         assert len(attempts) == count == sum("cannot be captured" in each.message for each in caplog.records)
         for session in sessions:
@@ -143,27 +143,6 @@ def test_a_capture_that_finds_no_memory_is_tried_again_much_later() -> None:
     session.close()
 
 
-@torch.inference_mode()
-def test_passes_are_not_widened_while_there_is_no_memory_for_captures(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(CpuGraph):
-        @contextmanager
-        def capture(self) -> Iterator[None]:
-            raise torch.OutOfMemoryError("full")
-            yield
-
-    choose, widths = ProgramRunner.choose, []
-
-    def recorded(runner: ProgramRunner, size: Size, longest: int, all_rows: int) -> Size:
-        chosen = choose(runner, size, longest, all_rows)
-        widths.append(chosen[1])
-        return chosen
-
-    monkeypatch.setattr(ProgramRunner, "choose", recorded)
-    session = opened(static_target(options=StaticOptions(use="always", new_graph=Full)), passes=RETRY_PASSES // 2)
-    assert max(widths) > 1 == max(widths[4:])
-    session.close()
-
-
 class Abandoned:
     """A session in a cycle, which garbage collection closes."""
 
@@ -187,14 +166,14 @@ def test_a_session_that_garbage_collection_closes_during_a_capture_is_not_captur
     gc.disable()
     try:
         abandoned = Abandoned(target)
-        arena = abandoned.session._arena
+        pool = abandoned.session._pool
         del abandoned
         first = opened(target, passes=3)
     finally:
         gc.enable()
-    assert first.runner == "graph" and arena in target.arenas._free
+    assert first.runner == "graph" and pool in target.pools._free
     second = opened(target, passes=0)
-    assert second._arena is arena
+    assert second._pool is pool
     for session in (first, second):
         assert torch.allclose(scored(session), expected(target), atol=1e-5)
         session.close()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.hooks import llama_layers
 from copyspec.targets.static import buffers, fused_layers, triton_kernels
@@ -60,14 +60,14 @@ def test_norms(kind: str, is_added: bool, width: int, kernels: ModuleType) -> No
 @pytest.mark.parametrize("kind", TYPES)
 def test_heads_are_turned_and_stored(kind: str, shared_angles: bool, has_norms: bool, kernels: ModuleType) -> None:
     dtype, limit = TYPES[kind]
-    rows, columns, heads, key_heads, size, capacity = 2, 5, 4, 2, 24, 40
+    rows, columns, heads, key_heads, size, capacity = 1, 5, 4, 2, 24, 40
     make = partial(drawn, dtype=dtype)
     queries, keys, values = (make(rows, columns, n * size, seed=n) for n in (heads, key_heads, key_heads))
     turn = drawn(1 if shared_angles else rows, columns, size, dtype=torch.float32, seed=9)
     angles = turn.cos().to(dtype), turn.sin().to(dtype)
     norms = (make(size, seed=5), make(size, seed=6)) if has_norms else None
-    slots = torch.tensor([[7, 8, 9, 10, 11], [0, 1, 2, 3, 4]])
-    # Views of larger buffers, as in an arena.
+    slots = torch.tensor([[7, 8, 9, 0, 11]])
+    # Views of larger buffers, as in a pool.
     caches = [make(3, rows + 1, key_heads, capacity, size, seed=7) for _ in range(2)]
     expected = fused_layers.place_heads(
         queries, keys, values, angles, norms, 1e-6, (caches[0][1, :rows], caches[0][2, :rows]), slots
@@ -95,12 +95,12 @@ def test_gates(kind: str, kernels: ModuleType) -> None:
 @pytest.mark.parametrize("columns", [1, 33, 129])
 def test_moves(columns: int, kernels: ModuleType) -> None:
     """Slots that others are read from are overwritten, as when a path off the first chain is kept."""
-    ours, theirs = (drawn(3, 2, 2, 300, 24, dtype=torch.float32) for _ in range(2))
+    ours, theirs = (drawn(3, 2, 300, 24, dtype=torch.float32) for _ in range(2))
     count = columns // 3
-    sources, targets = torch.full((2, columns), 299), torch.full((2, columns), 299)
-    sources[:, :count] = torch.arange(5, 5 + 2 * count, 2)
-    targets[:, :count] = torch.arange(4, 4 + count)
-    buffers.move(theirs, sources, targets, torch.arange(2).unsqueeze(1))
+    sources, targets = torch.zeros(columns, dtype=torch.long), torch.zeros(columns, dtype=torch.long)
+    sources[:count] = torch.arange(5, 5 + 2 * count, 2)
+    targets[:count] = torch.arange(4, 4 + count)
+    buffers.move(theirs, sources, targets)
     on_device = ours.to(DEVICE)
     kernels.move(on_device, sources.to(DEVICE), targets.to(DEVICE))
     assert torch.equal(on_device.cpu(), theirs)

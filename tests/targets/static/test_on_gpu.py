@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import copyspec
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from tests.helpers import models
 from tests.targets.static.test_static_equal import LENGTHS, NOT_CAPTURED, NOT_STATIC, expected_of, run
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import random
+from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets.selftest import checking as selftest
+from copyspec.targets.static import static_target as static_target_module
 from copyspec.targets.static.fused_layers import fused, fused_layers
+from copyspec.targets.static.layout import Shape
 from copyspec.targets.static.running import ProgramRunner
-from copyspec.targets.static.static_session import StaticSession, together
+from copyspec.targets.static.static_session import StaticSession
 from copyspec.tree import EMPTY, DraftTree
 from tests.helpers import models
-from tests.helpers.static import CAPTURED, GRAPHS, expected, opened, padded_passes, scored, static_target
+from tests.helpers.cpu_graph import CpuGraph
+from tests.helpers.static import CAPTURED, expected, opened, scored, static_target
 
 CPU = torch.device("cpu")
 
@@ -120,20 +124,21 @@ def test_unknown_architectures_are_tested_once_for_each_state(attention: str, mo
         target.model.lm_head.weight.data = target.model.lm_head.weight.clone()  # type: ignore[union-attr, operator]
 
 
-def test_a_model_that_was_moved_from_its_gpu_leaves_no_arena_there() -> None:
+def test_a_model_that_was_moved_from_its_gpu_leaves_no_pool_there() -> None:
     target = static_target()
     opened(target).close()
-    assert target.arenas._free
+    assert target.pools._free
     target.options = StaticOptions()  # which makes no static passes on a CPU
     weight = target.model.lm_head.weight  # type: ignore[union-attr]
     weight.data = weight.detach().clone()  # type: ignore[operator, union-attr, assignment]
     session = target.open([[5, 6, 7]])
-    assert not isinstance(session, StaticSession) and not target.arenas._free
+    assert not isinstance(session, StaticSession) and not target.pools._free
     session.close()
 
 
 def test_layers_of_a_refused_model_are_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = static_target("mpt")
+    target = static_target("gpt2")
+    monkeypatch.setattr(static_target_module, "refusal", lambda target: "GPT2LMHeadModel is refused")
     first = target.open([[5, 6, 7]])
     assert target._refused is not None
     monkeypatch.setattr(target, "_fusible", lambda: pytest.fail("tried"))
@@ -144,68 +149,37 @@ def test_layers_of_a_refused_model_are_not_fused(monkeypatch: pytest.MonkeyPatch
 
 
 @torch.inference_mode()
-def test_rare_sizes_share_a_padded_program_and_frequent_ones_get_their_own() -> None:
-    target = static_target()
-    session = target.open([[5, 6, 7]] * 3)
+def test_passes_of_one_size_share_a_program_whatever_rows_they_have() -> None:
+    """At most as many programs as there are sizes, and none that is captured twice."""
+    target = static_target(options=StaticOptions(use="always", attention="tree", new_graph=CpuGraph))
+    session, draw = target.open([[5, 6, 7]], 20), random.Random(0)
     assert isinstance(session, StaticSession)
-    session.score([[5, 6, 7]] * 3, [EMPTY] * 3)
-    session.keep([[]] * 3)
-    assert session._arena is not None
-    steps = session._arena.runner._steps
-    tree = DraftTree([8, 9], [-1, 0], [0.5] * 2, [None] * 2)
-    for trees in ([EMPTY] * 3, [tree, EMPTY, tree]):
-        for _ in range(padded_passes(4, 1) - 2):
-            scores = session.score([[9]] * 3, trees)
-            session.trim([3] * 3)
-            assert all(torch.allclose(row[:1], expected(target)[0], atol=1e-5) for row in scores)
-    assert set(steps) == {(4, 33, 512)} and session.runner == "graph"
-    for _ in range(4):
-        session.score([[9]] * 3, [EMPTY] * 3)
-        session.trim([3] * 3)
-    assert set(steps) == {(4, 33, 512), (4, 1, 512)} and session.runner == "graph"
+    captured, capture = list[Shape](), ProgramRunner._capture
+
+    def counted(runner: ProgramRunner, shape: Shape, *step: Any) -> None:
+        captured.append(shape)
+        capture(runner, shape, *step)
+
+    unread, rows = [[5, 6, 7]], [1, 2, 3, 5, 8, 13]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ProgramRunner, "_capture", counted)
+        for _ in range(60):
+            if draw.random() < 0.3:
+                wanted = draw.choice(rows)
+                kept = draw.sample(range(len(unread)), min(wanted, len(unread)))
+                session.select(kept)
+                fresh = [[9] * draw.randrange(1, 30) for _ in range(wanted - len(kept))]
+                session.add(fresh, 20)
+                unread = [*[unread[row] for row in kept], *fresh]
+            trees = [DraftTree.of_chain([8] * draw.choice([0, 0, 1, 4, 9])) for _ in unread]
+            session.score(unread, trees)
+            session.keep([()] * len(unread))
+            unread = [[9] for _ in unread]
+    sizes = {shape.tokens for shape in captured}
+    assert len(sizes) > 3 and len(captured) <= 16 * (1 + session.pool.size.pages.bit_length()), captured
+    in_pool = [shape for shape, step in session.pool.runner._steps.items() if step.graph is not None]
+    assert len(in_pool) <= 16 and set(in_pool) <= set(captured)
     session.close()
-
-
-@pytest.mark.parametrize(("cached", "rows"), [(505, 1), (3, 64)], ids=["near the end", "too many rows"])
-@torch.inference_mode()
-def test_a_padded_program_has_room_and_is_not_too_large(cached: int, rows: int) -> None:
-    runner = ProgramRunner(lambda size: pytest.fail("not run"), CPU, GRAPHS, nullcontext)
-    assert runner.choose((1, 1, 512), cached, rows) == (1, 1, 512)
-    assert runner.choose((1, 1, 1024), 495, 4) == (4, 33, 1024)
-    assert runner.choose((1, 1, 512), 495, 4) == (4, 9, 512) and runner.choose((1, 1, 1024), 3, 32) == (32, 9, 1024)
-
-
-@torch.inference_mode()
-def test_a_rare_size_runs_in_the_smallest_captured_program_that_holds_it() -> None:
-    target = static_target()
-    session = target.open([[5, 6, 7]] * 8)
-    assert isinstance(session, StaticSession)
-    tree = DraftTree([8, 9], [-1, 0], [0.5] * 2, [None] * 2)
-
-    def scored_rows(rows: int, passes: int) -> None:
-        for _ in range(passes):
-            scores = session.score([[9]] * rows, [tree] * rows)
-            session.trim([3] * rows)
-            assert all(torch.allclose(row[:1], expected(target)[0], atol=1e-5) for row in scores)
-
-    session.score([[5, 6, 7]] * 8, [EMPTY] * 8)
-    session.keep([[]] * 8)
-    scored_rows(8, padded_passes(8, 9) + 2)
-    session.select(range(4))
-    scored_rows(4, padded_passes(4, 9, 9, 8) + 2)
-    assert session._arena is not None
-    runner = session._arena.runner
-    assert {(8, 33, 512), (8, 9, 512), (4, 9, 512)} == set(runner._steps)
-    assert runner.choose((2, 9, 512), 3, 8) == (4, 9, 512) == runner.choose((2, 1, 512), 3, 8)
-    assert runner.choose((1, 17, 512), 3, 8) == (8, 33, 512)
-    assert runner.choose((1, 65, 512), 3, 8) == (1, 65, 512), "eight rows of 129 columns are too many"
-    session.close()
-
-
-def test_prompts_are_grouped_by_length() -> None:
-    assert together([0, 1, 2, 3], [100, 90, 400, 99]) == [[0, 1, 2, 3]]
-    assert together([4, 1], [0, 700, 0, 0, 690]) == [[4, 1]] and together([0, 1, 2], [700] * 3) == [[0, 1], [2]]
-    assert together([0, 1], [3000, 3000]) == [[0], [1]] and together([], []) == []
 
 
 @torch.inference_mode()
@@ -214,9 +188,9 @@ def test_times_of_prompts_read_by_other_passes_or_of_captures_are_not_representa
     session = target.open([[5] * 200])
     assert isinstance(session, StaticSession)
     settled = []
-    for chain in ([5] * 200, [9], [9]):  # read by a regular session; captured; replayed
+    for chain in ([5] * 200, [9], [9], [9], [5] * 600):  # twice as they are, captured, replayed; in pieces
         session.score([chain], [EMPTY])
         session.keep([[]])
         settled.append(session.is_settled)
-    assert settled == [False, False, True]
+    assert settled == [False, False, False, True, False]
     session.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,10 +11,13 @@ import torch
 from torch._inductor.exc import TritonMissing
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from copyspec.static_options import StaticOptions
+from copyspec.options import StaticOptions
 from copyspec.targets import wrap
-from copyspec.targets.static import static_target
+from copyspec.targets.static import program, static_target
+from copyspec.targets.static.buffers import move
+from copyspec.targets.static.layout import WORD
 from copyspec.targets.static.program import EnterModel
+from copyspec.targets.static.settings import size_of
 from copyspec.tree import DraftTree
 from copyspec.verification.picking import best_picks
 from tests.helpers import models
@@ -37,10 +41,16 @@ class Kernels(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize(("attention", "most"), [("tree", 14), ("masks", 32)])
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize(("rows", "layers"), [(1, 2), (8, 2), (32, 2), (1, 8)])
-def test_kernels_outside_the_model(rows: int, layers: int, moved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_outside_the_model(
+    rows: int, layers: int, moved: bool, attention: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernels = Kernels()
+    # On a CPU, attention reads the whole pool; on a GPU, its kernel does not.
+    monkeypatch.setattr(program, "kernels_run", lambda device: attention == "tree")
+    monkeypatch.setattr(program, "move", lambda *places, by_kernel: move(*places))
     make = static_target.enter_causal
 
     def enter_causal(*arguments: Any) -> EnterModel:
@@ -58,16 +68,18 @@ def test_kernels_outside_the_model(rows: int, layers: int, moved: bool, monkeypa
     monkeypatch.setattr(static_target, "enter_causal", enter_causal)
     model = models.tiny("llama", num_hidden_layers=layers)
     prompts = [[5 + row, 6, 7] for row in range(rows)]
-    session = wrap(model, static=StaticOptions(use="always")).open(prompts)
+    options = StaticOptions(use="always", attention=attention)  # type: ignore[arg-type]
+    session = wrap(model, static=options).open(prompts)
     tree = DraftTree([20, 21, 22], [-1, 0, -1], [0.5] * 3, [None] * 3)
     session.score(prompts, [tree] * rows)
     session.keep([[2 if moved else 0]] * rows)
     with kernels:
         logits = session.score([[9]] * rows, [tree] * rows)
         best_picks(logits)
-    assert kernels.outside.count("copy_") == 1, "the packed pass"
+    assert kernels.outside.count("copy_") == 2, "what was laid out, and the places that are written to"
     assert kernels.outside.count("_local_scalar_dense") == 0
-    assert len(kernels.outside) <= 20, kernels.outside
+    words = -(-size_of(4 * rows) // WORD)
+    assert len(kernels.outside) <= most + 8 * words * (attention == "masks"), Counter(kernels.outside)
     session.close()
 
 

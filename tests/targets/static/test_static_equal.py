@@ -14,11 +14,11 @@ from transformers import PreTrainedModel
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import Request
 from copyspec.decoding.stats import Stats
-from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.options import CapturedGraph, DraftOptions, SamplingOptions, StaticOptions
 from copyspec.sources import Source
-from copyspec.static_options import CapturedGraph, StaticOptions
 from copyspec.targets import wrap
-from copyspec.targets.static.arenas import Arena
+from copyspec.targets.static.layout import POSITION
+from copyspec.targets.static.pools import PagePool
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.static.static_target import StaticTarget
 from copyspec.tree import EMPTY
@@ -29,7 +29,7 @@ from tests.helpers.trees import Rows, fingerprint
 
 torch.set_num_threads(1)
 
-NOT_STATIC = {"mpt"}  # the rows of a batch share its bias
+NOT_STATIC = set[str]()
 NOT_CAPTURED = {"falcon"}  # it indexes with a Python list, which becomes a tensor on the host
 CAPTURED = [name for name in (*models.CAUSAL, *models.SEQ2SEQ) if name not in NOT_STATIC | NOT_CAPTURED]
 
@@ -141,9 +141,7 @@ def test_nodes_equal_paths_alone(name: str) -> None:
     for _ in range(3):
         assert rows.step() < 1e-5
     rows.select([2, 0])
-    joining = Rows(model, target, (20, 3), seed=7)
-    assert joining.step() < 1e-5
-    rows.join(joining)
+    rows.add((20, 3))
     for sizes in [(0, 3, 6, 9), (0,), (40,), (0,), (70, 3)]:
         assert rows.step(sizes) < 1e-5
     rows.session.close()
@@ -153,16 +151,17 @@ def test_a_number_of_the_host_in_the_program_shows(monkeypatch: pytest.MonkeyPat
     """Negative control: a program that reads a length on the host replays the length of its capture."""
     from copyspec.targets.static import program
 
-    def baked(inputs: program.PassInputs, slots: torch.Tensor, facts: object) -> torch.Tensor:
-        lengths = inputs.lengths.numpy().tolist()  # not an operator, so that a graph does not record it
-        frozen = inputs._replace(lengths=torch.zeros_like(inputs.lengths) + lengths[0][0])
-        return original(frozen, slots, facts)
+    def baked(work: program.PassInputs, slots: int) -> torch.Tensor:
+        first = work.fields[POSITION].numpy().tolist()[0]  # not an operator, so that a graph does not record it
+        fields = work.fields.clone()
+        fields[POSITION] += first - fields[POSITION, 0]
+        return original(work._replace(fields=fields), slots)
 
     model = models.tiny("llama")
     expected = expected_of(model, LENGTHS[:1])
     assert run(model, GRAPHS, expected)[0] == expected
-    original = program.additive_masks
-    monkeypatch.setattr(program, "additive_masks", baked)
+    original = program.seen
+    monkeypatch.setattr(program, "seen", baked)
     assert run(model, StaticOptions(use="always"), expected)[0] == expected
     assert run(model, GRAPHS, expected)[0] != expected
 
@@ -191,30 +190,31 @@ def test_sessions_that_keep_states_are_dynamic_unless_static_passes_were_asked_f
             del session, joining
 
 
-@pytest.mark.parametrize("name", [name for name in models.CAUSAL if name not in NOT_STATIC])
+@pytest.mark.parametrize("name", models.CAUSAL)
+@pytest.mark.parametrize("is_exact", [False, True])
 @torch.inference_mode()
-def test_long_prompts_are_read_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, make = list[Arena](), Arena.__init__
+def test_long_prompts_are_read_in_pieces(name: str, is_exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, make = list[PagePool](), PagePool.__init__
 
-    def counted(arena: Arena, *given: object) -> None:
-        made.append(arena)
-        make(arena, *given)  # type: ignore[arg-type]
+    def counted(pool: PagePool, *arguments: object) -> None:
+        made.append(pool)
+        make(pool, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Arena, "__init__", counted)
+    monkeypatch.setattr(PagePool, "__init__", counted)
     model = models.tiny(name)
     prompts = [models.random_ids(length, seed=length) for length in (140, 470, 150, 135)]
-    session = wrap(model, static=StaticOptions(use="always")).open(prompts)
+    session = wrap(model, static=StaticOptions(use="always", exact=is_exact)).open(prompts)
+    if is_exact and not isinstance(session, StaticSession):
+        pytest.skip("it has no exact mode")
     assert isinstance(session, StaticSession)
     made.clear()  # those of the model's self test
     passes: list[int] = []
     with model.register_forward_pre_hook(
         lambda module, given, kwargs: passes.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     ):
-        session._read_new_prompts([0] * 4, [list(prompt) for prompt in prompts], 0)
-    together = sum(map(len, prompts)) - 4 <= (session._target.inner.most_tokens)  # type: ignore[attr-defined]
-    assert set(passes) == ({891} if together else {139, 469, 149 + 134}), "tokens of each pass"
-    assert session._arena is not None and len(made) == 1, "an arena that grows is there twice while it is copied"
-    logits = session.score(prompts, [EMPTY] * 4)
+        logits = session.score(prompts, [EMPTY] * 4)
+    assert passes == [512, 512, 64] if is_exact else [512, 384], "tokens of each pass"
+    assert len(made) == 1, "a pool that grows is there twice while it is copied"
     for row, prompt in zip(logits, prompts, strict=True):
         alone = model(torch.tensor([prompt])).logits[0, -1]
         torch.testing.assert_close(row[0], alone, atol=2e-5, rtol=1e-4)

@@ -149,7 +149,7 @@ reserve(void *items, Py_ssize_t *room, Py_ssize_t count, size_t size)
          ? -1                                                                                              \
          : ((array).items[(array).count++] = (item), 0))
 
-/* reading.c */
+/* pyobjects.c */
 
 /* Item `index` of a list or tuple, held; NULL with an exception where it has none, or none any more. */
 PyObject *draft_item(PyObject *sequence, Py_ssize_t index);
@@ -313,7 +313,7 @@ double draft_weight(const Vote *votes, Py_ssize_t count);
 /* `growth.checked_total`: whether `total` is one that weights can be divided by. */
 int draft_check_total(double total);
 
-/* words.c: the next tokens, by n-grams. */
+/* ngrams.c: the next tokens, by n-grams. */
 
 /* `ngrams.context`: `key`, and `token` after it. */
 uint64_t draft_longer_key(const Tables *tables, uint64_t key, int64_t token);

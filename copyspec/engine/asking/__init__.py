@@ -1,0 +1,1 @@
+"""What a call asks for: its prompts, texts and options."""

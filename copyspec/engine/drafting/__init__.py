@@ -1,0 +1,1 @@
+"""What drafts beside the copies: models, datastores, earlier outputs."""

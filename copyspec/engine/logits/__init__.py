@@ -1,0 +1,1 @@
+"""What changes a model's scores before a token is picked."""

@@ -1,0 +1,102 @@
+"""Streaming: turns decoding steps into chunks of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from copyspec.decoding.requests import StepOutput
+from copyspec.engine.results import Chunk
+from copyspec.engine.running.jobs import Job
+from copyspec.sources import OUTPUT
+from copyspec.text.replies.marks import split, unmarked, without_first
+from copyspec.text.replies.reader import KINDS
+from copyspec.text.stops import held_back
+
+
+class ChunkMaker:
+    """Turns steps into chunks. The texts of a prompt's chunks concatenate to the text of its result."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = jobs
+        self._texts = [_TextStream(job) for job in jobs]
+
+    def push(self, outputs: Sequence[StepOutput]) -> Iterator[Chunk]:
+        """One chunk per row of the step."""
+        for output in outputs:
+            job = self._jobs[output.row]
+            job.add(output)
+            text, reasoning, content = self._texts[output.row].push(output.tokens)
+            sources = _sources(job, output)
+            first = next((source for source in sources if source is not None), None)
+            logprobs = tuple(job.logprobs[-len(output.tokens) :]) if output.tokens else ()
+            spans = partial(job.settled_spans, len(job.tokens))
+            yield Chunk(
+                text,
+                tuple(output.tokens),
+                first,
+                job.index,
+                job.result,
+                sources=sources,
+                skipped=job.skipped,
+                logprobs=logprobs,
+                sample=job.request.sampling.sample,
+                reasoning=reasoning,
+                content=content,
+                _spans=spans,
+                _before=tuple(job.before),
+            )
+
+
+class _TextStream:
+    """The text of one output, holding back characters that may still become a stop string."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._reader = None if job.reply is None else job.reply.reader()
+        codec, before = job.codec, job.before
+        self._detokenizer = codec.detokenizer(before) if self._reader is None else codec.marked_detokenizer(before)
+        self._held = ""  # marked text, if the output has parts
+        self._given = 0
+        self._parts = {kind: 0 for kind in KINDS}  # characters of each that were given
+        self._is_first = True
+
+    def push(self, tokens: Sequence[int]) -> tuple[str, str, str]:
+        """The text that these tokens complete, and the thought and the answer in it."""
+        result = self._job.result
+        if result is not None:
+            reasoning, content = result.reasoning, result.content
+            return result.text[self._given :], reasoning[self._parts["reasoning"] :], content[self._parts["content"] :]
+        held = self._held + self._detokenizer.push(tokens)
+        text = held if self._reader is None else unmarked(held)
+        strings = self._job.stop_strings
+        keep = held_back(text, strings.strings) if strings is not None else 0
+        if self._reader is None:
+            piece, self._held = text[: len(text) - keep], text[len(text) - keep :]
+        else:
+            piece, self._held = split(held, len(text) - keep)
+        shown = text[: len(text) - keep]
+        if shown and self._is_first:
+            self._is_first, whole = False, shown
+            shown = self._job.without_leading_space(whole)
+            self._job.skipped = len(whole) - len(shown)
+            piece = piece if self._reader is None else without_first(piece, self._job.skipped)
+        self._given += len(shown)
+        if self._reader is None:
+            self._parts["content"] += len(shown)
+            return shown, "", shown
+        pieces = list(self._reader.push(piece))
+        reasoning, content = ("".join(part.text for part in pieces if part.kind == kind) for kind in KINDS)
+        self._parts["reasoning"] += len(reasoning)
+        self._parts["content"] += len(content)
+        return shown, reasoning, content
+
+
+def _sources(job: Job, output: StepOutput) -> tuple[str | None, ...]:
+    """The source name of each token; None for the model's own."""
+    names: list[str | None] = []
+    for found in output.origins:
+        origin = job.source_origin(found)
+        name = None if origin is None else "output" if origin.source == OUTPUT else job.sources[origin.source].name
+        names.append(name)
+    return tuple(names)

@@ -1,0 +1,208 @@
+"""The input of a static pass, laid out in one integer array that is copied to the device at once.
+
+Its parts, one after the other (`Shape`):
+
+- FIELDS of each token, then words of ancestor bits, [FIELDS + words, T]. A token sees the slots of its row up to its
+  own position and before the row's nodes; bit i of its words is set if it sees node i of its row's tree, itself
+  included. In passes in order of positions, which exact mode has: the nodes of its path in place of words,
+  [FIELDS + T, T].
+- sources and targets of keys and values that the pass first moves into place, [2, M]
+- the tokens that are scored, [L]
+- the number of units, and the units of work of the attention kernel, [1 + U * UNIT]
+
+A *slot* of a row is the number of one of its tokens; a *place* is where its keys and values are in the pool. Tokens
+beyond those of the pass are of the pool's scratch row, whose page nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from copyspec.targets.static.settings import EXACT_SPLIT, MAX_MOVES, PAGE, SPLIT
+from copyspec.tree import COMPILED, path_to
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from copyspec.tree import DraftTree
+
+TOKEN, POSITION, PLACE, TREE, NODE, ROW, PARTIAL, PARTIALS, STRIDE = range(9)
+"""Fields of a token: its id; its position; the place that its key and value are written to; the slot of its row's first
+node, and the token that it is; its row in the pool's table; and of attention's partial results the first, their number
+and the step between them."""
+
+FIELDS = 9
+WORD = 63  # bits of an int64 without its sign bit
+_WORD_MASK = (1 << WORD) - 1
+
+UNIT = 5
+"""Fields of a unit of work: first token, number of tokens, first slot, slot behind the last one, first partial result.
+The partial results of a unit are those of its tokens."""
+
+
+class Shape(NamedTuple):
+    """The sizes of the parts."""
+
+    tokens: int  # T
+    scored: int  # L
+    units: int  # U, and the number of partial results
+    ordered: bool = False
+    """Whether tokens attend to the keys of their paths in the order of positions, each as a unit of its own, so that
+    the sums of a node are those of the same token in plain decoding."""
+
+    @property
+    def words(self) -> int:
+        """Words of ancestor bits of a token, or nodes of its path."""
+        return self.tokens if self.ordered else -(-self.tokens // WORD)
+
+    @property
+    def moves(self) -> int:
+        return min(self.tokens, MAX_MOVES)
+
+    @property
+    def parts(self) -> tuple[int, int, int, int]:
+        """The numbers of each part."""
+        return (FIELDS + self.words) * self.tokens, 2 * self.moves, self.scored, 1 + UNIT * self.units
+
+    @classmethod
+    def of(cls, tokens: int, scored: int, *, most_slots: int = 0, ordered: bool = False) -> Shape:
+        """`most_slots`: in exact mode, of a row, since its splits have one size."""
+        return cls(tokens, scored, max(2 * tokens + SPLIT, tokens * -(-most_slots // EXACT_SPLIT)), ordered)
+
+
+class RowPlan(NamedTuple):
+    """One row of a pass."""
+
+    start: int  # cached tokens
+    number: int  # in the pool's table
+    pages: Sequence[int]  # that of its first uncached token, and those behind
+
+
+SlotMove = tuple[int, int]
+"""Source and target slot of an accepted node whose key and value must move."""
+
+
+def place_of(pages: Sequence[int], slot: int) -> int:
+    """Where a row's slot is in the pool."""
+    return pages[slot // PAGE] * PAGE + slot % PAGE
+
+
+def lay_out(
+    host: npt.NDArray[np.int64],
+    shape: Shape,
+    rows: Sequence[RowPlan],
+    uncached: Sequence[Sequence[int]],
+    trees: Sequence[DraftTree],
+    moves: Sequence[tuple[int, int]],
+    scored: Sequence[int],
+    scratch: int,
+    tile: int,
+    split: int = 0,
+) -> None:
+    """Fill `host` for these rows.
+
+    `moves`: places, at most `shape.moves`; `scored`: how many last tokens of each row are scored, all tokens if
+    `shape.scored` is T; `scratch`: number of the scratch row; `tile`: tokens that a unit has at most; `split`: slots
+    that it has at most, 0: as few as partial results allow.
+    """
+    if COMPILED is None:
+        _lay_out(host, shape, rows, uncached, trees, moves, scored, scratch, tile, split)
+        return
+    COMPILED.lay_out_static(
+        host,
+        shape.tokens,
+        shape.moves,
+        shape.scored,
+        shape.units,
+        shape.ordered,
+        [row.start for row in rows],
+        [row.number for row in rows],
+        [row.pages for row in rows],
+        uncached,
+        [tree.tokens for tree in trees],
+        [tree.parents for tree in trees],
+        scored,
+        [source for source, _ in moves],
+        [target for _, target in moves],
+        scratch,
+        PAGE,
+        tile,
+        split,
+        SPLIT,
+    )
+
+
+def _lay_out(
+    host: npt.NDArray[np.int64],
+    shape: Shape,
+    rows: Sequence[RowPlan],
+    uncached: Sequence[Sequence[int]],
+    trees: Sequence[DraftTree],
+    moves: Sequence[tuple[int, int]],
+    scored: Sequence[int],
+    scratch: int,
+    tile: int,
+    split: int = 0,
+) -> None:
+    """The Python version of `lay_out_static` in `native/trees.c`."""
+    fields, moved, wanted, units = split_parts(host, shape)
+    fields[:] = 0
+    fields[ROW] = scratch
+    moved[:] = 0
+    moved[:, : len(moves)] = np.array(moves, np.int64).reshape(-1, 2).T
+    tiles: list[tuple[int, int, int]] = []  # first token, tokens, slots
+    places: list[int] = []  # of the scored tokens
+    first = 0
+    for row, ids, tree, count in zip(rows, uncached, trees, scored, strict=True):
+        length, start = len(ids), row.start
+        last, end = first + length + len(tree.tokens), start + length
+        own = fields[:, first:last]
+        slots = np.arange(start, start + last - first)
+        own[TOKEN, :length], own[TOKEN, length:] = ids, tree.tokens
+        own[POSITION, :length] = slots[:length]
+        own[PLACE] = np.asarray(row.pages)[slots // PAGE - start // PAGE] * PAGE + slots % PAGE
+        own[TREE], own[NODE], own[ROW] = end, first + length, row.number
+        if len(tree.tokens):
+            paths = [path_to(tree.parents, node) for node in range(len(tree.tokens))]
+            own[POSITION, length:] = [end - 1 + len(path) for path in paths]
+            if shape.ordered:
+                for node, path in enumerate(paths):
+                    own[FIELDS : FIELDS + len(path), length + node] = path
+            else:
+                bits = [sum(1 << node for node in path) for path in paths]
+                for word in range(shape.words):
+                    own[FIELDS + word, length:] = [each >> word * WORD & _WORD_MASK for each in bits]
+        places += range(last - count, last)
+        tiles += [
+            (begin, min(tile, last - begin), start + min(begin + tile, last) - first)
+            for begin in range(first, last, tile)
+        ]
+        first = last
+    wanted[:] = 0
+    wanted[: len(places)] = places
+    if not split:
+        split = SPLIT
+        while sum([count * -(-end // split) for _, count, end in tiles]) > shape.units:
+            split *= 2
+    unit, partial = 0, 0
+    for begin, count, end in tiles:
+        if shape.ordered:
+            end = int(fields[POSITION, begin]) + 1
+        parts = -(-end // split)
+        tokens = slice(begin, begin + count)
+        fields[PARTIAL, tokens] = np.arange(partial, partial + count)
+        fields[PARTIALS, tokens], fields[STRIDE, tokens] = parts, count
+        for part in range(parts):
+            place = 1 + UNIT * unit
+            units[place : place + UNIT] = begin, count, part * split, min(end, (part + 1) * split), partial
+            unit, partial = unit + 1, partial + count
+    units[0] = unit
+
+
+def split_parts(packed: npt.NDArray[np.int64], shape: Shape) -> tuple[npt.NDArray[np.int64], ...]:
+    """The parts of a laid out pass, as views: fields [FIELDS + words, T], moves [2, M], scored tokens [L], units."""
+    fields, moves, scored, units = np.split(packed, np.cumsum(shape.parts)[:-1])
+    return fields.reshape(-1, shape.tokens), moves.reshape(2, -1), scored, units
