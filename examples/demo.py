@@ -13,12 +13,8 @@ import textwrap
 import torch
 
 import copyspec
-<<<<<<< HEAD
 from copyspec.api import default_name
-from copyspec.engine.threads import Load, held_by_others
-=======
 from copyspec.engine.running.threads import Load, held_by_others
->>>>>>> main
 from copyspec.models.loading import BUNDLED
 from examples.demo_tasks import tasks
 from examples.side_by_side import compared

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from tests.fuzz.chats import compare, drawn, main, tokenizer_of
 from copyspec.text.codec import Codec
+from tests.fuzz.chats import compare, drawn, main, tokenizer_of
 from tests.helpers.chat_templates import CHATS, FAMILIES, HARMONY
 
 TEMPLATES = CHATS | {name: family.template for name, family in FAMILIES.items()} | {"harmony": HARMONY.template}
