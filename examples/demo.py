@@ -13,6 +13,7 @@ import textwrap
 import torch
 
 import copyspec
+from copyspec.api import default_name
 from copyspec.engine.running.threads import Load, held_by_others
 from copyspec.models.loading import BUNDLED
 from examples.demo_tasks import tasks
@@ -20,7 +21,9 @@ from examples.side_by_side import compared
 
 
 def main() -> int:
-    engine = copyspec.load(dtype="float32")  # in float32 outputs are equal; in half precision near-ties may flip
+    name = default_name()
+    engine = copyspec.load(name, dtype="float32")  # in float32 outputs are equal; in half precision near-ties may flip
+    print(f"Model: {name or engine.name}")
     load, all_equal = Load.read(), True
     for task in tasks(real=engine.name != str(BUNDLED)):
         print(f"\n{textwrap.fill(task.title, 80)}\n")

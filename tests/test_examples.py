@@ -68,8 +68,9 @@ def test_own_model_runs(run: Run) -> None:
 
 
 @needs_default_model
-def test_the_demo_fits_a_terminal_and_its_outputs_are_equal(run: Run) -> None:
+def test_the_demo_fits_a_terminal_and_its_outputs_are_equal(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     lines = run("demo").splitlines()
+    assert not caplog.records, "nothing goes to stderr"
     assert max(map(len, lines)) <= 80
     verdicts = [line for line in lines if "times as fast" in line]
     assert len(verdicts) == 2 and all(line.startswith("EQUAL, ") for line in verdicts)
@@ -81,7 +82,7 @@ def test_the_demo_says_when_other_programs_used_the_processor(
     demo = importlib.import_module("examples.demo")
     monkeypatch.setattr(demo, "tasks", lambda real: [])
     monkeypatch.setattr(demo, "Load", SimpleNamespace(read=object))
-    monkeypatch.setattr(copyspec, "load", lambda **_: SimpleNamespace(name="any"))
+    monkeypatch.setattr(copyspec, "load", lambda *_, **__: SimpleNamespace(name="any"))
     for cores, is_told in ((0, False), (os.cpu_count(), True)):
         monkeypatch.setattr(demo, "held_by_others", lambda load, cores=cores: cores)
         assert demo.main() == 0 and ("do not quote" in capsys.readouterr().out) is is_told

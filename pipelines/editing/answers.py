@@ -300,12 +300,18 @@ _INLINE = re.compile(rf"(?:\#|//|/\*|<!--|--|;|%)\s*{_DOTS}", re.IGNORECASE)
 _WORDED = re.compile(
     r"\b(?:(?:the )?(?:rest|remainder|remaining|other|existing|previous|original|unchanged|same) "
     r"(?:of\b|(?:\w+ )?(?:code|file|functions?|methods?|class(?:es)?|lines?|text|content|document|sections?|"
-    r"implementations?|parts?|imports?|paragraphs?|items?|entries|rows?|fields?|logic|body|as|remains?|stays?|unchanged|"
-    r"omitted))|(?:stays?|remains?|is|are|kept|left|keep) (?:the same|unchanged|as (?:is|before|it was)|as-is)|"
-    r"same as (?:before|above|previous|original|in)|as (?:before|above)|unchanged|unmodified|not shown|omitted|"
-    r"no changes?(?: here| below| needed)?|truncated|abbreviated|snip(?:ped)?|(?:code|file|text) continues|"
-    r"continues? (?:here|below|as|unchanged)|etc|and so on|(?:no further|nothing else) changes?)\b|restlicher|"
-    r"unverändert|inchangé|sin cambios|\bresto del?\b|invariat|без изменений|остальн|不变|其余|省略|同じ",
+    r"implementations?|parts?|imports?|paragraphs?|items?|entries|rows?|fields?|logic|body|as|remains?|stays?|"
+    r"unchanged|here|omitted))|(?:stays?|remains?|is|are|kept|left|keep) "
+    r"(?:the same|unchanged|as (?:is|before|it (?:was|is))|as-is)|same as (?:before|above|previous|original|in)|"
+    r"as (?:before|above|in the original)|unchanged|unmodified|not shown|omitted|no changes?(?: here| below| needed)?|"
+    r"truncated|abbreviated|snip(?:ped)?|skipped|(?:code|file|text) continues|"
+    r"continues? (?:here|below|as|unchanged)|etc|and so on|(?:no further|nothing else) (?:changes?|was changed)|"
+    r"your (?:\w+ )?code)\b|"
+    r"\b(?:restlich|übrig|unverändert|bleibt|inchangé|identique|ne change|sin cambios|no cambia|resto del?\b|"
+    r"reste d[ue]\b|invariat|inalterad|sem altera|ongewijzigd|oförändra|uændre|uendre|ennallaan|bez zm[iě]|beze zm|"
+    r"változatlan|neschimbat|değişme|aynı|không (?:thay )?đổi|tetap sama|без (?:изменений|змін)|остальн|не меня|"
+    r"αμετάβλητ|παραμέν)|"
+    r"不[变變]|其余|其餘|原样|原樣|省略|同じ|変更な|동일|변경 없|ללא שינוי|كما هو|बाकी",
     re.IGNORECASE,
 )
 _MARKED = re.compile(rf"\s*(?:{_COMMENT}|[\[({{<])", re.IGNORECASE)
@@ -314,6 +320,8 @@ _ASIDE = re.compile(
     r"(?:the )?(?:rest|remain\w+|everything|nothing|original|existing|previous) ",
     re.IGNORECASE,
 )
+_REMARKS = re.compile(rf"\s*{_COMMENT}\s+[\w\s,.:!'’-]+(?:\*/\}}?|--%?>|-\}}|\*\)|\#\}}|\"{{3}})?\s*", re.IGNORECASE)
+"""A comment of words alone: other lines may begin as one does, such as `#main {` and `*place = 1;`."""
 _MAX_WORDED = 12
 """More words than this make a sentence of the file, not a mark."""
 
@@ -322,13 +330,14 @@ def omission(lines: Sequence[str], before: Sequence[str]) -> str | None:
     """A line that stands for lines of the file that are missing; None if there is none."""
     known = set(before)
     marks = {at: mark for at, line in enumerate(lines) if line not in known and (mark := _mark(line))}
-    if not marks or not shared(new_lines(before, lines), before):
+    if not marks or not any(line.strip() for line in new_lines(before, lines)):
         return None
     if sure := [at for at, mark in marks.items() if mark == "sure"]:
         return lines[sure[0]]
     for start, end, first, last in _replaced(before, lines):
         gone, new = (sum(bool(line.strip()) for line in part) for part in (before[start:end], lines[first:last]))
-        stands = {"dots": gone > 0, "words": gone >= new, "remark": gone > new}
+        code = any(line.strip() and not _ASIDE.match(line) for line in before[start:end])  # else comments were reworded
+        stands = {"dots": gone > 0, "words": gone > new or (gone == new and code), "remark": gone > new}
         if (at := next((at for at in range(first, last) if at in marks and stands[marks[at]]), None)) is not None:
             return lines[at]
     return None
@@ -348,8 +357,8 @@ def _replaced(before: Sequence[str], lines: Sequence[str]) -> Iterator[tuple[int
 
 
 def _aside(lines: Sequence[str], before: Sequence[str]) -> str | None:
-    """A comment or a bracket, whatever it says, at the end of lines that took the place of more lines than they are,
-    most words of which those do not have; None if there is none."""
+    """A comment or a bracket, whatever it says, at the end of lines that took the place of more lines than they are, or
+    in a program of as many, most words of which those do not have; None if there is none."""
     for start, end, first, last in _replaced(before, lines):
         gone, new = ([line for line in part if line.strip()] for part in (before[start:end], lines[first:last]))
         words = _words(gone)
@@ -357,6 +366,8 @@ def _aside(lines: Sequence[str], before: Sequence[str]) -> str | None:
         is_last = bool(asides) and asides[-1] == new[-1] and len(new[-1].split()) <= _MAX_WORDED
         code = sum(_ASIDE.match(line) is None for line in gone)
         if is_last and len(gone) > len(new) and code > len(asides):
+            return new[-1]
+        if is_last and len(gone) == len(new) == code and _is_code(before) and all(map(_REMARKS.fullmatch, new)):
             return new[-1]
     return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -20,6 +19,8 @@ from copyspec.sources import OUTPUT
 from copyspec.text.chat import ChatError
 from copyspec.tree import ROOT, Origin, check_tree
 from tests.helpers.texts import byte_level, new_engine
+
+pytestmark = pytest.mark.usefixtures("steady_drafts")
 
 OPTIONS = {"max_new_tokens": 24, "ignore_eos": True}
 PROMPTS = ["The cat sat on the mat", "A dog sat on the mat", "the sea"]
@@ -272,22 +273,6 @@ def test_trees_of_arrays_are_drafted_as_those_of_lists(engine: Engine, convert: 
         for kind in (Knowing, Arrays)
     )
     assert tree == expected and len(tree) == 8 and {type(each) for each in (*tree.tokens, *tree.parents)} == {int}
-
-
-def test_a_slow_drafter_is_paused() -> None:
-    engine = new_engine()
-    asked = []
-
-    class Slow(Knowing):
-        def propose(self, budget: Budget) -> DraftTree:
-            asked.append(1)
-            time.sleep(0.05)
-            return DraftTree.of_chain([1, 2, 3])
-
-    options = {**OPTIONS, "max_new_tokens": 64}
-    result = engine.generate(PROMPTS[0], drafter=lambda context: Slow([]), **options)  # type: ignore[call-overload]
-    assert result.token_ids == plain(engine, PROMPTS[0], max_new_tokens=64)[0]
-    assert len(asked) <= 12
 
 
 @pytest.mark.parametrize(

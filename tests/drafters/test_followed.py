@@ -43,6 +43,7 @@ def test_a_chain_takes_the_whole_budget() -> None:
     assert list(chain.tokens) == TEXT[:16] and list(chain.parents) == list(range(-1, 15))
 
 
+@pytest.mark.usefixtures("steady_drafts")
 @pytest.mark.skipif(not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout")
 def test_spans_lead_to_the_prompt() -> None:
     text = "Next year we wants to sail to the the islands. The childrens have already drawn a map of the coast."

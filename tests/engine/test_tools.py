@@ -33,7 +33,7 @@ PAINT = {
     },
 }
 WAIT = {"type": "function", "function": {"name": "wait", "parameters": {"type": "object", "properties": {}}}}
-NAMES = [*FAMILIES, "harmony"]
+NAMES = [*[name for name in FAMILIES if name != "gemma"], "harmony"]  # whose arguments no grammar describes
 CHAT = [{"role": "user", "content": "The wall, please."}]
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
 
@@ -200,7 +200,7 @@ def test_streams_have_the_parts_of_results(name: str, stop: list[str] | None) ->
     assert whole.to_dict()["content"] == whole.content
 
 
-@pytest.mark.parametrize("name", ["qwen3", "glm", "harmony"])
+@pytest.mark.parametrize("name", ["qwen3", "glm", "harmony", "gemma"])
 @pytest.mark.parametrize("constraint", [{"json_schema": SCHEMA}, {"regex": "[0-9]{3}"}, {"choices": ["yes", "no"]}])
 def test_constraints_begin_behind_the_thought(name: str, constraint: dict[str, object]) -> None:
     pytest.importorskip("llguidance")
@@ -209,6 +209,7 @@ def test_constraints_begin_behind_the_thought(name: str, constraint: dict[str, o
     said = {
         "qwen3": f"<think>\n{thought}\n</think>\n\nand then",
         "glm": f"{thought}</think>\n\nand then",
+        "gemma": f"<|channel>thought\n{thought}\n<channel|>and then",
         "harmony": f"<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant<|channel|>final<|message|>and",
     }[name]
     outputs = []

@@ -45,7 +45,8 @@ _GLM = (
     "<arg_value>{{ v if v is string else v | tojson }}</arg_value>\n{% endfor %}</tool_call>"
 )
 _MINIMAX = (
-    '{% if loop.first %}\n<m:tool_call>{% endif %}\n<invoke name="{{ f.name }}">{% for k, v in f.arguments.items() %}\n'
+    '{% if loop.first %}\n<m:tool_call>{% endif %}\n<invoke name="{{ f.name }}">{% for k, v in '
+    "f.arguments.items() %}\n"
     '<parameter name="{{ k }}">{{ v if v is string else v | tojson }}</parameter>{% endfor %}\n</invoke>'
     "{% if loop.last %}\n</m:tool_call>{% endif %}"
 )
@@ -65,6 +66,17 @@ _LIST = "{% if loop.first %}[TOOL_CALLS][{% endif %}" + _JSON + "{{ ', ' if not 
 _KEYED = (
     '{% if loop.first %}<|tools_prefix|>[{% endif %}{"{{ f.name }}": {{ f.arguments | tojson }}}'
     "{{ ', ' if not loop.last else ']<|tools_suffix|>' }}"
+)
+_MACRO = (
+    "{% macro bare(v) %}{% if v is string %}<|\"|>{{ v }}<|\"|>{% elif v is mapping %}{{ '{' }}{% for k, x in "
+    "v.items() %}"
+    "{{ k }}:{{ bare(x) }}{{ ',' if not loop.last }}{% endfor %}{{ '}' }}{% elif v is iterable %}[{% for x in v %}"
+    "{{ bare(x) }}{{ ',' if not loop.last }}{% endfor %}]{% else %}{{ v | tojson }}{% endif %}{% endmacro %}"
+)
+_BARE = "<|tool_call>call:{{ f.name }}{{ bare(f.arguments) }}<tool_call|>"
+_BY_ID = (
+    "{% if loop.first %}<|section_begin|>{% endif %}<|call_begin|>{{ c.id }}<|argument|>{{ f.arguments | tojson }}"
+    "<|call_end|>{% if loop.last %}<|section_end|>{% endif %}"
 )
 _CHATML = ("<|im_start|>", "<|im_end|>")
 
@@ -90,6 +102,15 @@ FAMILIES = {
         chatml(_KIMI, _THOUGHT),
         (*_CHATML, "<|section_begin|>", "<|call_begin|>", "<|argument|>", "<|call_end|>", "<|section_end|>"),
     ),
+    "gemma": Family(
+        _MACRO + chatml(_BARE) + "{# <channel|> #}",
+        (*_CHATML, "<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>"),
+    ),
+    "kimi-ids": Family(
+        chatml(_BY_ID, _THOUGHT),
+        (*_CHATML, "<|section_begin|>", "<|call_begin|>", "<|argument|>", "<|call_end|>", "<|section_end|>"),
+    ),
+    "aya": Family(chatml(_CODER.replace("<parameter={{ k }}>\n", "<parameter={{ k }}>")), _CHATML),
     "mistral": Family(chatml(_LIST), (*_CHATML, "[TOOL_CALLS]")),
     "mistral-named": Family(
         chatml("[TOOL_CALLS]{{ f.name }}[CALL_ID]{{ c.id }}[ARGS]{{ f.arguments | tojson }}"),
@@ -106,6 +127,57 @@ HARMONY = Family(
     "{# <|channel|> #}",
     ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>"),
 )
+
+_TRIM = "{{ m.content | trim }}"
+CHATS = {
+    "llama 3": "{{ bos_token }}{% if tools %}{% set called = tools | tojson(indent=4) %}{% endif %}{% for m in "
+    "messages %}"
+    "<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{% if loop.first and called %}Cutting: {{ date_string }}\n"
+    "{{ called }}\n\n{% endif %}{% if m.tool_calls %}{% if m.tool_calls|length != 1 %}{{ raise_exception('one "
+    "call') }}"
+    '{% endif %}{"name": "{{ m.tool_calls[0].function.name }}", "parameters": {{ m.tool_calls[0].function.arguments | '
+    "tojson }}}{% elif m.content is string %}" + _TRIM + "{% else %}{% for part in m.content %}{{ part.text | trim }}"
+    "{% endfor %}{% endif %}<|eot_id|>{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant"
+    "<|end_header_id|>\n\n{% endif %}",
+    "mistral instruct": "{{ bos_token }}{% if messages[0].role == 'system' %}{% set system = "
+    "messages[0].content + '\n\n' %}"
+    "{% set rest = messages[1:] %}{% else %}{% set rest = messages %}{% endif %}{% for m in rest %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% if m.role == 'user' %}[INST] {{ system ~ m.content if loop.last and system else m.content }} [/INST]"
+    "{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}",
+    "gemma 2": "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
+    + _TRIM
+    + "<end_of_turn>"
+    "\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}",
+    "command-r": "{{ bos_token }}{% for m in messages %}<|START_OF_TURN_TOKEN|>{{ {'user': '<|USER_TOKEN|>', "
+    "'system': "
+    "'<|SYSTEM_TOKEN|>', 'assistant': '<|CHATBOT_TOKEN|>'}[m.role] }}{{ m.content.strip() }}<|END_OF_TURN_TOKEN|>"
+    "{% endfor %}{% if documents %}{{ documents }}{% endif %}{% if add_generation_prompt %}<|START_OF_TURN_TOKEN|>"
+    "<|CHATBOT_TOKEN|>{% endif %}",
+    "phi": "{% for m in messages %}{{ '<|' + m.role + '|>' + '\n' + m.content + '<|end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}",
+    "deepseek r1": "{{ bos_token }}{% set ns = namespace(is_tool=false) %}{% for m in messages %}{% if m.role "
+    "== 'user' %}"
+    "<｜User｜>{{ m.content }}{% elif m.role == 'assistant' %}{% set text = m.content.split('</think>')[-1] %}"
+    "<｜Assistant｜>{% for c in m.tool_calls or [] %}<｜tool▁call▁begin｜>{{ c.function.name }}\n"
+    "{{ c.function.arguments | tojson }}<｜tool▁call▁end｜>{% endfor %}{{ text }}"
+    "<｜end▁of▁sentence｜>{% else %}{% set ns.is_tool = true %}"
+    "{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt and not ns.is_tool %}<｜Assistant｜>"
+    "{{ '<think>\n' if thinking }}{% endif %}",
+    "qwen 3": "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n"
+    "{% endif %}{% set ns = namespace(last=messages|length - 1) %}{% for m in messages[::-1] %}{% set i = "
+    "messages|length "
+    "- 1 - loop.index0 %}{% if m.role == 'user' and m.content is string %}{% set ns.last = i %}{% endif %}{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.index0 > ns.last "
+    "%}<think>\n"
+    "{{ (m.reasoning_content or '').strip('\n') }}\n</think>\n\n{% endif %}{{ m.content | string | "
+    "replace('\t', ' ') }}"
+    "{% for c in m.tool_calls or [] %}\n<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is defined and not "
+    "enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}",
+}
+"""Further templates, whose ways to write chats are those of the families that they are named after."""
 
 
 def tokenizer_of(family: Family) -> PreTrainedTokenizerBase:

@@ -233,6 +233,65 @@ def test_omissions_are_named(mark: str) -> None:
                 assert mark.strip() in got.detail, got.detail
 
 
+UNCHANGED = [
+    "rest unchanged",
+    "same as in the original",
+    "your existing code goes here",
+    "nothing else was changed",
+    "skipped for brevity",
+    "der Rest bleibt, wie er ist",
+    "übriger Code unverändert",
+    "le reste du code est identique",
+    "le reste ne change pas",
+    "el resto no cambia",
+    "resto del codice invariato",
+    "resto do arquivo sem alterações",
+    "de rest blijft ongewijzigd",
+    "resten av koden är oförändrad",
+    "loput pysyvät ennallaan",
+    "reszta kodu bez zmian",
+    "zbytek kódu beze změny",
+    "a többi változatlan",
+    "остальной код без изменений",
+    "решта коду без змін",
+    "kodun geri kalanı aynı",
+    "phần còn lại không thay đổi",
+    "其余代码不变",
+    "残りのコードは変更なし",
+    "나머지 코드는 동일",
+    "باقي الكود كما هو",
+]
+COMMENTS = [
+    "# {}",
+    "// {}",
+    "/* {} */",
+    "<!-- {} -->",
+    "-- {}",
+    "% {}",
+    ";; {}",
+    "{{/* {} */}}",
+    "{{# {} #}}",
+    "// [{}]",
+]
+
+
+@pytest.mark.parametrize("said", UNCHANGED)
+def test_a_comment_that_takes_the_place_of_one_line_is_refused(said: str) -> None:
+    rng = random.Random(said)
+    for name, source in SOURCES.items():
+        lines = source.split("\n")
+        for at in rng.sample(
+            [at for at, line in enumerate(lines) if at and line.strip(" `~") and not _is_comment(line)], 4
+        ):
+            mark = rng.choice(["", "    "]) + rng.choice(COMMENTS).format(said)
+            got = version("\n".join([*lines[:at], mark, *lines[at + 1 :]]), source, "Change the boats.")
+            assert isinstance(got, Refusal), (name, lines[at], mark)
+
+
+def _is_comment(line: str) -> bool:
+    return line.strip().startswith(("#", "/", "--", "%", "*", "'", "<!"))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_comments_of_any_wording_that_take_the_place_of_lines_are_refused(seed: int) -> None:
     rng = random.Random(seed)
@@ -325,6 +384,11 @@ def test_sentences_around_a_program_are_no_part_of_it(seed: int) -> None:
 
 
 SHORTER = [
+    ("javascript", "  // fast", "  // the rest stays as it was", "reword"),
+    ("python", "    total = y * 2", "    # total = y * 2", "disable"),
+    ("c", "    return a;", "    *place = 1;", "change"),
+    ("html", "<h1>Boats</h1>", "#main { margin: 0 }", "change"),
+    ("markdown", "The end of it.", "# An end", "change"),
     (
         "python",
         "        self.name = 'Anna'\n\n    def sail(self):\n        ...",

@@ -92,7 +92,7 @@ def test_stop_strings_are_places_in_the_text(kind: str) -> None:
 def test_tokens_of_log_probabilities_add_up_to_the_text(kind: str) -> None:
     codec, draw = codec_of(kind), random.Random(kind + "logprobs")
     size = len(codec.tokenizer)
-    for _ in range(NUM_LISTS // 4):
+    for _ in range(NUM_LISTS // 3 if kind == "bytes" else NUM_LISTS):  # whose decoder is slow
         prompt, output = drawn(draw, codec)
         output = output[:30] or [0]
         before = codec.context(prompt)

@@ -12,7 +12,7 @@ import pytest
 
 from copyspec.text.chat import apply
 from copyspec.text.codec import Codec
-from copyspec.text.replies.calls import JsonCalls, NamedCalls, PythonCalls, TaggedCalls
+from copyspec.text.replies.calls import BareCalls, JsonCalls, NamedCalls, PythonCalls, TaggedCalls
 from copyspec.text.replies.marks import mark_all, marked, split, unmarked, without_first
 from copyspec.text.replies.reader import Parts, Reply
 from tests.helpers.chat_templates import FAMILIES, HARMONY, chatml, tokenizer_of
@@ -48,6 +48,9 @@ SYNTAXES = {
     "python": PythonCalls,
     "deepseek": NamedCalls,
     "kimi": NamedCalls,
+    "gemma": BareCalls,
+    "kimi-ids": NamedCalls,
+    "aya": TaggedCalls,
     "mistral": JsonCalls,
     "mistral-named": NamedCalls,
     "llama": JsonCalls,
@@ -80,9 +83,13 @@ def written(name: str, message: Mapping[str, object]) -> str:
     return mark_all(whole[len(opened) : -len(ends)], codec._tokens.special)
 
 
-def calls_of(calls: Sequence[tuple[str, Mapping[str, object]]]) -> list[dict[str, object]]:
+def calls_of(calls: Sequence[tuple[str, Mapping[str, object]]], *, by_id: bool = False) -> list[dict[str, object]]:
     return [
-        {"type": "function", "id": f"id{number:07}", "function": {"name": name, "arguments": arguments}}
+        {
+            "type": "function",
+            "id": f"functions.{name}:{number}" if by_id else f"id{number:07}",
+            "function": {"name": name, "arguments": arguments},
+        }
         for number, (name, arguments) in enumerate(calls)
     ]
 
@@ -142,7 +149,7 @@ def in_pieces(reply: Reply, text: str, drawn: random.Random) -> Parts:
 def test_the_syntax_is_learned_from_the_template(name: str) -> None:
     learned = reply_of(name).format
     assert type(learned.calls) is SYNTAXES[name]
-    assert (learned.thoughts is not None) == (name in THINKING)
+    assert (learned.thoughts is not None) == (name in [*THINKING, "gemma"])
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
@@ -150,12 +157,12 @@ def test_calls_that_the_template_writes_are_read_back(name: str) -> None:
     """Random calls, one or several, with text before them or a thought, whole and in pieces."""
     drawn = random.Random(name)
     reply = reply_of(name)
-    for _ in range(100):
+    for _ in range(250):  # more than 500 calls
         calls = [("look_up", drawn_arguments(drawn)) for _ in range(drawn.randint(1, 3))]
         if name != "python" and drawn.random() < 0.3:
             calls.append(("stop.now", {}))
         content = drawn.choice(["", "Let me see.", "First:\n\n- a\n- b"]) if name not in ("llama", "python") else ""
-        message = {"role": "assistant", "content": content, "tool_calls": calls_of(calls)}
+        message = {"role": "assistant", "content": content, "tool_calls": calls_of(calls, by_id=name == "kimi-ids")}
         if name == "llama" and len(calls) > 1:  # its template writes one
             message["tool_calls"] = calls_of(calls[:1])
             calls = calls[:1]
@@ -252,6 +259,21 @@ def test_tags_of_thoughts(pair: tuple[str, str], is_special: bool) -> None:
         if is_special:
             text = text.replace(opening, marked(opening)).replace(closing, marked(closing))
         assert reply.read(text) == Parts("Hm.", "Yes.")
+
+
+@pytest.mark.parametrize("special", [(), ("<|channel>", "<channel|>")])
+def test_a_thought_in_a_channel(special: tuple[str, ...]) -> None:
+    """Whose name is text, whatever its tags are: rendered, and cut out of earlier turns."""
+    thought = "{% if m.reasoning_content %}<|channel>thought\n{{ m.reasoning_content }}\n<channel|>{% endif %}"
+    for template in (chatml("", thought), chatml("") + "{# <channel|> #}"):
+        family = FAMILIES["hermes"]._replace(template=template, special=special)
+        reply = Codec(tokenizer_of(family)).encode_chat(USER).reply
+        assert reply is not None
+        text = "<|channel>thought\nHm, a <b>.\n<channel|>Yes: <c>."
+        for tag in special:
+            text = text.replace(tag, marked(tag))
+        for parts in (reply.read(text), in_pieces(reply, text, random.Random(1))):
+            assert parts == Parts("Hm, a <b>.", "Yes: <c>.")
 
 
 def test_thoughts_of_templates_that_have_none_are_text() -> None:
@@ -486,6 +508,34 @@ def test_calls_of_one_section_without_tags_of_their_own() -> None:
     for count in (1, 3):
         parts = reply.read("So: <tool_calls>\n" + "\n".join([one] * count) + "\n</tool_calls>")
         assert (len(parts.calls), parts.content, parts.invalid) == (count, "So:", ())
+
+
+def test_calls_end_where_their_tags_do() -> None:
+    """Although what ends an answer, but no call, ends with the same signs."""
+    answer = "{{ m.content or '' }}"
+    template = chatml(
+        "<|BEGIN|>" + '[{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}]' + "<|ACTION|>"
+    )
+    template = template.replace(answer, "{% if m.role == 'assistant' and m.content %}" + answer + "<|DONE|>{% endif %}")
+    assert "<|DONE|>" in template
+    for special in ((), ("<|BEGIN|>", "<|ACTION|>", "<|DONE|>")):
+        reply = Codec(tokenizer_of(FAMILIES["hermes"]._replace(template=template, special=special)))
+        text = '<|BEGIN|>[{"name": "look_up", "parameters": {"days": 1}}]<|ACTION|>'
+        for tag in special:
+            text = text.replace(tag, marked(tag))
+        parts = reply.encode_chat(USER, TOOLS).reply.read(text)  # type: ignore[union-attr]
+        assert (len(parts.calls), parts.content, parts.invalid) == (1, "", ())
+
+
+@pytest.mark.parametrize("cut", range(4, 60, 5))
+def test_bare_calls_that_are_cut_are_invalid(cut: int) -> None:
+    begin, end, quote = map(marked, ("<|tool_call>", "<tool_call|>", '<|"|>'))
+    text = f"call:look_up{{place:{quote}a: {{b}}, [c]{quote},tags:[{quote}x{quote}, y],more:{{n:None}},days:-2}}"
+    reply = reply_of("gemma")
+    (call,) = reply.read(begin + text + end).calls
+    assert call.arguments == {"place": "a: {b}, [c]", "tags": ["x", "y"], "more": {"n": None}, "days": -2}
+    parts = reply.read(begin + text[: -cut if text[-cut] != "\ufdd3" else -cut + 1])
+    assert not parts.calls and len(parts.invalid) == 1 and not parts.content
 
 
 def test_words_are_no_tags() -> None:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from copyspec.engine.logits.json_schemas import JSON_STYLE, closed, followed
 from copyspec.text.replies.calls import (
+    BareCalls,
     CallSyntax,
     Frame,
     JsonCalls,
@@ -121,7 +122,7 @@ def _thought(reply: Reply, tokens: Tokens, is_call: bool) -> tuple[str, str]:
     symbol, rules = tokens.up_to("thought", thoughts.closing)
     if reply.is_thinking:
         return f"{symbol} SPACE", rules
-    return f"({tokens.symbol(thoughts.opening)} {symbol} SPACE)?", rules
+    return f"({tokens.written(thoughts.opening)} {symbol} SPACE)?", rules
 
 
 def call_grammar(
@@ -235,6 +236,8 @@ def _renamed(schema: object, prefix: str) -> object:
 def can_be_listed(syntax: CallSyntax | None, tools: Sequence[Tool]) -> bool:
     """Whether the grammar of a syntax that lists arguments knows those of the tools: their schemas are plain objects
     with properties, or have none."""
+    if isinstance(syntax, BareCalls):  # whose values are not JSON
+        return False
     if not isinstance(syntax, (TaggedCalls, PythonCalls)):
         return True
     for tool in tools:
@@ -260,7 +263,7 @@ def _tagged(
     syntax: TaggedCalls, name: str, parameters: Mapping[str, object], number: int, tokens: Tokens, rules: list[str]
 ) -> str:
     """A call with its arguments between tags, in the order of the schema."""
-    pad = '"\\n" ' if syntax.is_padded else ""
+    before, pad = (_quoted(pad) + " " if pad else "" for pad in syntax.pads)
     symbols = [_quoted(name), tokens.written(syntax.head)] if syntax.head else [_quoted(name)]
     for place, (key, schema, is_required) in enumerate(_arguments(parameters)):
         rule = f"argument_{number}_{place}"
@@ -274,7 +277,7 @@ def _tagged(
             closing = f"{pad or 'SPACE '}{tokens.written(syntax.value_closing)}"
             value, more = f"{rule}_json {closing}", f"{rule}_json: %json {_followed(closed(schema))}\n"
         opened = f"{tokens.written(syntax.key_opening)} {_quoted(key)} {tokens.written(syntax.key_closing)}"
-        rules.append(f"{rule}: {opened} {pad}{value}\n{more}")
+        rules.append(f"{rule}: {opened} {before}{value}\n{more}")
         symbols.append(f"SPACE {rule}{'' if is_required else '?'}")
     return " ".join(symbols)
 

@@ -75,7 +75,7 @@ def calling(reply: Reply | None, options: CallOptions) -> Calling:
     if options.strict is not False and not options.is_constrained:
         why = why_no_schema(call_schema(wanted, "name", "arguments"), strict=bool(options.strict))
         if why is None and not can_be_listed(reply.format.calls, wanted):
-            why = "in its syntax, their arguments are listed, and a schema does not list them"
+            why = "its syntax writes arguments otherwise than as JSON, and no grammar for these is known"
         if why is None:
             opening = _opening(reply) if forced and not _may_think(reply) else ""
             return replace(found, by_grammar=True, beginning=opening)

@@ -5,6 +5,7 @@
 | `JsonCalls` | `<tool_call>{"name": "look", "arguments": {"city": "Rome", ...}}</tool_call>` | Hermes, Qwen, Llama |
 | `NamedCalls` | `[TOOL_CALLS]look[ARGS]{"city": "Rome", "days": 2}` | Mistral, DeepSeek, Kimi |
 | `TaggedCalls` | `<function=look><parameter=city>Rome</parameter>...</function>` | Qwen-Coder, GLM, MiniMax |
+| `BareCalls` | `call:look{city:<|"|>Rome<|"|>,days:2}` | Gemma 4 |
 | `PythonCalls` | `[look(city="Rome", days=2)]` | Llama 4, LFM2, OLMo |
 """
 
@@ -28,6 +29,8 @@ Tool = Mapping[str, object]
 NAME = re.compile(r"[\w.\-/]+")
 MAX_DEPTH = 64  # of lists and objects in an argument
 _SPACE = re.compile(r"\s*")
+_SEPARATOR = re.compile(r"[\s,]*")
+_WORD = re.compile(r"[^\s,:{}\[\]]+")
 _NOTHING_MORE = re.compile("")
 _FENCE = re.compile(r"```\w*[ \t]*\n?")
 _PLACEHOLDER = "a_name_that_is_none_in_python_"
@@ -184,12 +187,62 @@ class NamedCalls(CallSyntax):
         if named is None:
             raise CallError("no name of a tool")
         between = "".join(rf"(?:{self._pattern(piece)}\s*)?" for piece in pieces(self.between))
-        value, end = json_value(text, _after(re.compile(rf"\s*{between}"), text, named.end()))
+        value, end = self._arguments(text, _after(re.compile(rf"\s*{between}"), text, named.end()))
         return [ToolCall(named[0], arguments_of(value))], end
+
+    def _arguments(self, text: str, at: int) -> tuple[object, int]:
+        """The arguments at `at`, and where they end. Raises CallError."""
+        return json_value(text, at)
 
     def _pattern(self, piece: str) -> str:
         """A piece between name and arguments, for any id and number of the call."""
         return r"\w+" if piece == self.ID else re.sub(r":\d+", r":\\d+", re.escape(piece))
+
+
+@dataclass(frozen=True, slots=True)
+class BareCalls(NamedCalls):
+    """Calls as the name of the tool, and an object of its arguments whose keys have no quotes."""
+
+    quote: str = '"'  # on either side of a text, which has no escapes
+
+    def _arguments(self, text: str, at: int) -> tuple[object, int]:
+        return self._value(text, at, 0)
+
+    def _value(self, text: str, at: int, depth: int) -> tuple[object, int]:
+        at = _after(_SPACE, text, at)
+        if text.startswith(self.quote, at):
+            start = at + len(self.quote)
+            end = text.find(self.quote, start)
+            if end < 0:
+                raise CutCallError("it is not complete: a limit may have cut it")
+            return shown(text[start:end]), end + len(self.quote)
+        if text[at : at + 1] in ("{", "[") and depth < MAX_DEPTH:
+            return self._items(text, at + 1, "]" if text[at] == "[" else "}", depth + 1)
+        word = _WORD.match(text, at)
+        if word is None:
+            raise (CutCallError if at == len(text) else CallError)("no value of an argument")
+        if word[0].lower() in _NOTHING:
+            return _NOTHING[word[0].lower()], word.end()
+        try:
+            return _DECODER.decode(word[0]), word.end()
+        except (ValueError, RecursionError):
+            return word[0], word.end()
+
+    def _items(self, text: str, at: int, closing: str, depth: int) -> tuple[object, int]:
+        """The items of a list or an object, after its bracket."""
+        items: list[object] = []
+        keys: list[str] = []
+        while not text.startswith(closing, at := _after(_SEPARATOR, text, at)):
+            if closing == "}":
+                key, at = self._value(text, at, MAX_DEPTH)
+                at = _after(_SPACE, text, at)
+                if not text.startswith(":", at):
+                    raise (CutCallError if at == len(text) else CallError)("no value of an argument")
+                keys.append(key if isinstance(key, str) else str(key))
+                at += 1
+            value, at = self._value(text, at, depth)
+            items.append(value)
+        return (items if closing == "]" else dict(zip(keys, items, strict=True))), at + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +254,7 @@ class TaggedCalls(CallSyntax):
     key_opening: str = ""
     key_closing: str = ""
     value_closing: str = ""
-    is_padded: bool = False  # whether a line end stands on either side of a value
+    pads: tuple[str, str] = ("", "")  # the line ends on either side of a value, if it has them
 
     def read(self, text: str, at: int, tools: Sequence[Tool]) -> tuple[list[ToolCall], int]:
         at = _after(_SPACE, text, at)
@@ -223,8 +276,7 @@ class TaggedCalls(CallSyntax):
                 raise CallError("the name of an argument does not end")
             end, after = self._value_end(text, separated.end(), closing)
             value = text[separated.end() : end]
-            if self.is_padded:
-                value = value.removeprefix("\n").removesuffix("\n")
+            value = value.removeprefix(self.pads[0]).removesuffix(self.pads[1])
             key = text[opened.end() : separated.start()].strip()
             values[key] = typed(shown(value), types.get(key))
             at = after

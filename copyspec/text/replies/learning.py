@@ -6,9 +6,11 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from copyspec.common.sequences import common_prefix
 from copyspec.text.replies.calls import (
+    BareCalls,
     CallSyntax,
     Frame,
     JsonCalls,
@@ -34,6 +36,7 @@ PAIRS = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|begin_of_thought|>", "<|end_of_thought|>"),
     ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ("<|channel>thought", "<channel|>"),
 )
 """Tags around thoughts, for templates that cut them out of earlier turns, and so never render one."""
 
@@ -62,7 +65,8 @@ _QUESTION = "Which place?"
 _USER = {"role": "user", "content": _QUESTION}
 _ANSWER, _THOUGHT = "Nephelokokkygia.", "Considerandum."
 _ARGUMENTS = {FIRST: WORD, SECOND: NUMBER}
-_IDS = (NamedCalls.ID, "abcde0002")
+_IDS = ((NamedCalls.ID, "abcde0002"), (f"functions.{NAME}:0", f"functions.{NAME}:1"))
+"""Of two calls; Kimi's templates write the latter in place of the name."""
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
 
 
@@ -131,17 +135,17 @@ def _calls(render: Render, thoughts: Thoughts | None) -> CallSyntax | None:
     if answered is not None and _ANSWER in answered:
         before, _, turn_end = answered.rpartition(_ANSWER)
         header = before.rpartition(_QUESTION)[2]
-    for content in ({"content": ""}, {"content": None}, {}):
-        for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS)):
-            one, two = ([_call(number, arguments) for number in range(count)] for count in (1, 2))
-            text = _try(render, [_USER, {"role": "assistant", **content, "tool_calls": one}])
-            if text is None or not all(word in text for word in (NAME, FIRST, WORD, NUMERAL)):
-                continue
-            again = _try(render, [_USER, {"role": "assistant", **content, "tool_calls": two}])
-            turn = _Turn(opened, header, turn_end, thoughts)
-            syntax = _syntax(turn.body(text), None if again is None else turn.body(again))
-            if syntax is not None:
-                return syntax
+    contents: tuple[Mapping[str, object], ...] = ({"content": ""}, {"content": None}, {})
+    for ids, content, arguments in product(_IDS, contents, (_ARGUMENTS, json.dumps(_ARGUMENTS))):
+        one, two = ([_call(each, arguments) for each in ids[:count]] for count in (1, 2))
+        text = _try(render, [_USER, {"role": "assistant", **content, "tool_calls": one}])
+        if text is None or not all(word in text for word in (NAME, FIRST, WORD, NUMERAL)):
+            continue
+        again = _try(render, [_USER, {"role": "assistant", **content, "tool_calls": two}])
+        turn = _Turn(opened, header, turn_end, thoughts)
+        syntax = _syntax(turn.body(text), None if again is None else turn.body(again))
+        if syntax is not None:
+            return syntax
     return None
 
 
@@ -153,7 +157,7 @@ def _described(render: Render, template: str, mark: Callable[[str], str]) -> Cal
     opening, closing = mark("<tool_call>"), mark("</tool_call>")
     if "<function=" in text and "<parameter=" in text:  # Qwen3-Coder
         frame = Frame(opening=f"{opening}\n<function=", closing=f"</function>\n{closing}")
-        return TaggedCalls(frame, ">", "<parameter=", ">", "</parameter>", is_padded=True)
+        return TaggedCalls(frame, ">", "<parameter=", ">", "</parameter>", ("\n", "\n"))
     if "<arg_key>" in text and "<arg_value>" in text:  # GLM
         tags = [mark(tag) for tag in ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")]
         return TaggedCalls(Frame(opening=opening, closing=closing), "", tags[0], f"{tags[1]}\n{tags[2]}", tags[3])
@@ -162,8 +166,8 @@ def _described(render: Render, template: str, mark: Callable[[str], str]) -> Cal
     return JsonCalls(frame, arguments=arguments[1] if arguments is not None else "arguments")
 
 
-def _call(number: int, arguments: object) -> Mapping[str, object]:
-    return {"type": "function", "id": _IDS[number], "function": {"name": NAME, "arguments": arguments}}
+def _call(identifier: str, arguments: object) -> Mapping[str, object]:
+    return {"type": "function", "id": identifier, "function": {"name": NAME, "arguments": arguments}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +190,10 @@ class _Turn:
             body = asked[2]
             for piece in pieces(self.header):
                 body = body.lstrip().removeprefix(piece)
-        closed = common_prefix(body[::-1], self.end[::-1])
-        body = body[: max(body.rfind(NUMERAL), len(body) - closed)]
+        written = list(PIECE.finditer(body))
+        closed = common_prefix([piece[0] for piece in reversed(written)], pieces(self.end)[::-1])
+        end = written[-closed].start() if closed else len(body)
+        body = body[: max(body.rfind(NUMERAL), end)]
         if self.thoughts is not None and self.thoughts.closing in body:
             body = body.rpartition(self.thoughts.closing)[2]
         return body
@@ -196,7 +202,11 @@ class _Turn:
 def _syntax(body: str, again: str | None) -> CallSyntax | None:
     """The syntax of a body that is one call; `again`: of two."""
     return (
-        _json_syntax(body, again) or _named_syntax(body, again) or _python_syntax(body) or _tagged_syntax(body, again)
+        _json_syntax(body, again)
+        or _named_syntax(body, again)
+        or _bare_syntax(body, again)
+        or _python_syntax(body)
+        or _tagged_syntax(body, again)
     )
 
 
@@ -222,14 +232,27 @@ def _named_syntax(body: str, again: str | None) -> NamedCalls | None:
     for start, end, value in _values(body):
         if named < 0 or start < named or not _are_arguments(value):
             continue
-        opening, between = body[:named], body[named + len(NAME) : start]
-        before = re.search(r"[\w.]+\Z", opening)
-        prefix = before[0] if before is not None else ""
-        frame = _frame(
-            opening[: len(opening) - len(prefix)], body[end:], _between(again, named - len(prefix), end, body)
-        )
-        return NamedCalls(frame, before=prefix, between=between.strip())
+        frame, before = _named_frame(body, named, end, again)
+        return NamedCalls(frame, before=before, between=body[named + len(NAME) : start].strip())
     return None
+
+
+def _named_frame(body: str, named: int, end: int, again: str | None) -> tuple[Frame, str]:
+    """What stands around a call that ends at `end`, and the word before its name, which stands at `named`."""
+    opening = body[:named]
+    before = re.search(r"[\w.:]+\Z", opening)
+    prefix = before[0] if before is not None else ""
+    between = _between(again, named - len(prefix), end, body)
+    return _frame(opening[: len(opening) - len(prefix)], body[end:], between), prefix
+
+
+def _bare_syntax(body: str, again: str | None) -> BareCalls | None:
+    quoted, plain = rf"{FIRST}:\s*(?P<quote>\S+?){WORD}(?P=quote)", rf"{SECOND}:\s*{NUMERAL}"
+    found = re.search(rf"{NAME}\s*{{\s*{quoted},\s*{plain}\s*}}", body)
+    if found is None:
+        return None
+    frame, before = _named_frame(body, found.start(), found.end(), again)
+    return BareCalls(frame, before=before, quote=found["quote"])
 
 
 def _python_syntax(body: str) -> PythonCalls | None:
@@ -266,7 +289,7 @@ def _tagged_syntax(body: str, again: str | None) -> TaggedCalls | None:
         key_opening=key_opening,
         key_closing=middle.strip(),
         value_closing=value_closing,
-        is_padded=middle.endswith("\n") and between_keys.startswith("\n"),
+        pads=("\n" * middle.endswith("\n"), "\n" * between_keys.startswith("\n")),
     )
 
 
