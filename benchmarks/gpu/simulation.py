@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.transcripts import together
-from kit.reporting import command_line, write_json
 from benchmarks.speed import simulation
 from benchmarks.speed.prompts import Case, TranscriptOptions, transcript_cases
 from benchmarks.speed.simulation import Clock, Device
@@ -38,6 +37,7 @@ from copyspec.targets.base import Session
 from copyspec.targets.scores import Scores
 from copyspec.targets.static.settings import MAX_PADDED, RARE, READ, WARM_PASSES, size_of
 from copyspec.tree import DraftTree
+from kit.reporting import command_line, write_json
 
 TASKS = ("gec_document", "code_edit", "rag", "summarization")
 
