@@ -15,7 +15,7 @@ from ..documents import Part
 from .articles import article_of
 from .function_words import FUNCTION_WORDS
 from .languages import ANY, is_in
-from .sentencehood import lacks_end
+from .sentencehood import END, lacks_end
 from .vocabulary import ENDING, english, is_english, is_rare, spelt
 
 DOCUMENT_CHARS = 1 << 20
@@ -28,10 +28,10 @@ OFTEN = 3
 REPEATED = 2
 """An unknown word with this many occurrences is a term, and a capital with as many inside sentences that of a name."""
 
-MOST_CARE = 2.5  # nats: mistakes are a twelfth of what they are in sentences that somebody wants corrected
+MOST_CARE = 2.25  # nats: mistakes are a twelfth of what they are in sentences that somebody wants corrected
 
-FEW_SENTENCES = 2  # so many tell nothing about a writer's care
-EDITED = 0.6  # nats: texts with more are mostly documents that were read again
+FEW_SENTENCES = 2  # so many, or so few texts, tell nothing about a writer's care
+EDITED = 0.85  # nats: texts with more are mostly documents that were read again
 MOST_SLIPS = 300  # unknown words that are looked at, a tenth of a millisecond each
 
 ENDING_CHARS = 400  # of a text that are looked at to tell whether it lacks its end
@@ -57,6 +57,8 @@ _PLAIN_SLIP = re.compile(
     r"|(?:can|could|may|might|must|should|will|would) been"
     r"|(?:can|could|may|might|must|should|will|would|do|does|did)(?: not|n['’]t)"
     r" (?!always|sometimes|perhaps|this|its)[a-z]{2,}[^\Ws]s"
+    r"|(?:could|must|should|would) to (?:be|do|get|have|make|take|use)"
+    r"|(?:have|has) (?:began|broke|chose|drove|fell|flew|forgot|gave|grew|knew|saw|spoke|threw|took|went|wrote)"
     r"|(the|an?|of|to|and|in|on|at|by|for|from|with|not|then|be|or|are) \1)\b",
     re.IGNORECASE,
 )
@@ -81,7 +83,7 @@ class DocumentWords:
         self._serial = Counter[bool]()  # lists with and without a comma before the last "and"
         self._votes: dict[str, list[bool]] = {name: [] for name in {"en", language} - {ANY}}
         self._openings = Counter[bool]()  # segments that begin in lower case, and others
-        self._sentences = self._plain_slips = self._open = 0
+        self._sentences = self._plain_slips = self._open = self._ended = 0
         left = DOCUMENT_CHARS
         for part in parts:
             self._read(part, left)
@@ -104,8 +106,10 @@ class DocumentWords:
         )
         self._openings.update(letter.islower() for letter in first if letter)
         ends = (part.text[max(each.start, each.end - ENDING_CHARS) : each.end] for each in part.segments if each.ends)
-        self._open += sum(map(lacks_end, ends))
-        self._plain_slips += len(_PLAIN_SLIP.findall(prose))
+        for text in ends:
+            self._open += lacks_end(text)
+            self._ended += bool(END.search(text))
+        self._plain_slips += plain_slips(prose)
         self._plain_slips += sum(
             article_of(word, self.is_word) not in (None, article.lower())
             for article, word in _ARTICLE.findall(prose)
@@ -177,8 +181,14 @@ class DocumentWords:
 
     @property
     def leaves_open(self) -> bool:
-        """Whether more than one sentence at the end of a text goes without its mark."""
-        return self._open > 1
+        """Whether sentences at the end of a text go without their mark: more than one, or one where hardly any other
+        text ends with one."""
+        return self._open > 1 or (self.is_document and self._ended < REPEATED)
+
+    @property
+    def is_document(self) -> bool:
+        """Whether this is more than a few sentences."""
+        return max(self._sentences, self._openings.total()) > FEW_SENTENCES
 
     @property
     def has_serial_commas(self) -> bool | None:
@@ -194,7 +204,7 @@ class DocumentWords:
         share = sum(is_near_word(word) and not self.term(word) for word in looked_at) / max(1, len(looked_at))
         slips = share * len(once) + 6 * self._plain_slips  # which no technical term looks like
         care = min(MOST_CARE, math.log(max(1.0, self._sentences / FEW_SENTENCES / (slips / 2 + 1))))
-        return care + EDITED * (self._sentences > FEW_SENTENCES)
+        return care + EDITED * self.is_document
 
     def is_in(self, language: str) -> bool:
         """Whether most of the document is in a language; True if undecided."""
@@ -228,16 +238,25 @@ def _may_be_slip(word: str) -> bool:
     return is_usual and not (is_english(word) or is_rare(word))
 
 
+def plain_slips(text: str) -> int:
+    """Count the pairs of words that are wrong in any text."""
+    return len(_PLAIN_SLIP.findall(text))
+
+
 def is_near_word(word: str) -> bool:
     """Whether one differing letter makes a listed word."""
+    return next(near_words(word), None) is not None
+
+
+def near_words(word: str) -> Iterator[str]:
+    """Yield the listed words that differ by a letter, or by two that change places; some twice."""
     words = english()
     for at in range(len(word) + 1):
         head, tail = word[:at], word[at:]
-        if head + tail[1:] in words or head + tail[1:2] + tail[:1] + tail[2:] in words:
-            return True
-        if any(head + letter + tail in words or head + letter + tail[1:] in words for letter in ascii_lowercase):
-            return True
-    return False
+        made = [head + tail[1:], head + tail[1:2] + tail[:1] + tail[2:]]
+        for letter in ascii_lowercase:
+            made += (head + letter + tail, head + letter + tail[1:])
+        yield from words.intersection(made)
 
 
 @lru_cache(maxsize=1024)

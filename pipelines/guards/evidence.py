@@ -12,6 +12,7 @@ from itertools import pairwise, product
 from copyspec.lockless import cached_property
 
 from ..documents import Refusal, Segment
+from . import number
 from .articles import ARTICLES, article_of
 from .document_words import DocumentWords, is_compound, is_near_word
 from .likeness import are_irregular, distance, plain, sounds_like
@@ -36,6 +37,7 @@ _BEFORE_SYMBOL = re.compile(
     r"[b-hj-z],?|[b-hj-z] and)|[=<>+*/(\[])\s*\Z"
 )
 SLIPS = 2  # letters that may differ in a misspelling that happens to be made of words, as "allways"
+LABEL_WORDS = 12  # most words of a label
 _NEAR = 24  # characters beside a letter that are looked at
 _CLAUSE = re.compile(
     r"\b(?:what|who|where|when|how|that|why|all)\b[^.;:!?]*\b(?:is is|was was|do do|does does|did did|had had)\W*\Z",
@@ -46,6 +48,7 @@ _DOUBLED = re.compile(r"(.)\1")
 _LAST_COMMA = re.compile(r",(?=\s*(?:and|or)\b)")
 _NEXT_WORD = re.compile(r"\s+([\w'’]+)")
 _COINED = re.compile(r"(\w{3,}?)(?:ee|less|like|ness|wise)s?\Z")
+_DIVIDED = re.compile(r"\w-[ \t]*\n")
 _JOINED = re.compile(r"\w[:=|]\w")
 _COMPARED_TWICE = re.compile(r"(?<![\w'’])(?:more|most) \w+(?:er|est)(?![\w'’])", re.IGNORECASE)
 _POINTS = (frozenset({"this", "these"}), frozenset({"that", "those"}))
@@ -115,6 +118,8 @@ class Evidence:
         around = self._text[max(self._segment.start, start - _NEAR) : start] + wording.becomes
         if _COMPARED_TWICE.search(around, max(0, len(around) - len(wording.becomes) - 5)) and "more" not in wording.new:
             yield "a comparison does not stand after another"
+        if _DIVIDED.search(wording.was) and not _DIVIDED.search(wording.becomes):
+            yield "a word is divided at the end of a line"
         if _JOINED.search(self._text, max(0, start - 2), end + 2):
             yield "a mark joins two words, as in data"
         if re.search(r"(?<![\w'’])I (?:and|or)\b", wording.becomes + self._text[end : end + 4]) and "I" in wording.new:
@@ -131,6 +136,13 @@ class Evidence:
             clause = _CLAUSE_END.search(self._text, end, self._segment.end)
             if is_terse(self._text[self._segment.start : clause.start() if clause else self._segment.end]):
                 yield "a label or a note goes without articles"
+        if facts.is_document:
+            bounds = self._segment.start, self._segment.end
+            yield from number.objections(self._text, start, end, bounds, wording)
+            is_label = is_terse(self._text[slice(*bounds)]) and len(spelt(self._text[slice(*bounds)])) <= LABEL_WORDS
+            words = (*wording.gone, *wording.new)
+            if is_label and words and all(map(is_grammar, words)) and not (doubled > still or is_joined):
+                yield "a label goes with other function words than a sentence"
         adds = len(wording.new) > len(wording.gone) and not wording.joins
         if adds and end == self._segment.end and not END.search(wording.was):
             yield "the text may go on after this"

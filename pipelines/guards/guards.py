@@ -202,7 +202,8 @@ def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOp
     gains = _gains(text, segment, [[changes[place] for place in group] for group in sure], options, context)
     gain_of = {place: gain for group, gain in zip(sure, gains, strict=True) for place in group}
     for place, gain in gain_of.items():
-        refusals[place] = judge.doubtful(changes[place], gain)
+        change = changes[place]
+        refusals[place] = judge.doubtful(change, gain) or _rival(text, segment, change, judge, options, context)
     for group in together:
         if first := next((each for place in group if (each := refusals[place])), None):
             for place in group:
@@ -229,6 +230,19 @@ def _gains(
     made = [model_text(apply(text, changes), edited(segment, changes)) for changes in groups]
     source, *others = context.fluency((model_text(text, segment), *made))
     return [other - source for other in others]
+
+
+def _rival(
+    text: str, segment: Segment, change: Edit, judge: Judge, options: GuardOptions, context: Context
+) -> Refusal | None:
+    """The refusal of a spelling if another word that is as near to the misspelt one makes the segment more likely."""
+    rivals = judge.rivals(change) if context.fluency is not None and options.precision else ()
+    gains = _gains(text, segment, [[change], *([edit] for _, edit in rivals)], options, context) if rivals else [0.0]
+    best = max(range(len(gains)), key=lambda at: gains[at] or 0.0)
+    if best == 0:
+        return None
+    would = replacing(text[change.start : change.end], change.replacement)
+    return Refusal("evidence", f"{would}, but {rivals[best - 1][0]!r} is as near to it and likelier here")
 
 
 def _belonging(text: str, change: Edit, other: Refusal) -> Refusal:

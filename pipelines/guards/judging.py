@@ -18,7 +18,8 @@ from copyspec.text.sentence_marks import SENTENCE_ENDS
 
 from ..documents import Edit, Refusal, Segment, model_text
 from ..edits.diff import apply
-from .document_words import DocumentWords
+from .articles import ARTICLES
+from .document_words import DocumentWords, near_words, plain_slips
 from .evidence import Evidence
 from .openings import Openings
 from .sentencehood import END, MARKER, begins_item, is_fragment, lacks_end
@@ -26,12 +27,13 @@ from .stretches import around
 from .vocabulary import spelt
 from .wording import Kind, Wording, is_grammar
 
-MarginKind = Kind | Literal["unusual", "often", "care", "initial"]
+MarginKind = Kind | Literal["unusual", "often", "care", "initial", "article"]
 """`unusual`: a capital inside a sentence, a new spelling of a name, a word that is set off by quotes or the like,
 another word in a heading or a cell, another mark at the end of a sentence;
 `often`: added to the margin for another form of a word that the writer uses often;
 `care`: added for a careful writer, by which mistakes are e times as rare;
-`initial`: a sentence that loses the "The" it begins with."""
+`initial`: a sentence that loses the "The" it begins with;
+`article`: added for an article that a document lacks."""
 
 DEFAULT_MARGINS: Mapping[MarginKind, float] = {
     "spelling": 0.0,
@@ -49,6 +51,7 @@ DEFAULT_MARGINS: Mapping[MarginKind, float] = {
     "often": 3.0,
     "care": 1.0,
     "initial": 4.0,
+    "article": 1.0,
 }
 """Least margin by kind of change, in nats, chosen by how often the bundled model makes such changes in correct texts
 (docs/files.md)."""
@@ -72,6 +75,7 @@ CALIBRATED: Mapping[str, Mapping[MarginKind, float]] = {
         "often": 1.0,
         "care": 2.0,
         "initial": math.inf,
+        "article": 1.0,
     },
 }
 """Least margins by model. Those of `smollm2-correct`, with the gain, are fitted by logistic regression
@@ -83,6 +87,7 @@ LOST_WORD = 6.5  # nats by which a text becomes more likely, right or wrong, wit
 USUAL_PRECISION = 0.9
 STEEPNESS = 3.3  # nats of margin for each nat in the odds that edits are right
 MOST_MARGIN = 5.0  # more says nothing further, if there is a gain
+RIVALS = 8  # words that are asked about
 STYLE = frozenset(("capital", "mark", "comma"))
 """Kinds of which careful writers have habits of their own, so that their care counts twice."""
 
@@ -94,6 +99,7 @@ _MOVING = frozenset(",.!?;:")
 _QUOTES = re.compile(
     r"(?<!\w)['‘’](?=[^\W\d])|(?<=[^\W_])(?<![sS])['’](?!\w)"
 )  # single; none ends "dogs'", or begins "'90s"
+_PAIR = 20  # characters beside a word in which another one makes a pair with it
 _MINUS = re.compile(r"(?<![^\W\d_])-\d")  # unlike "mid-1990s"
 
 
@@ -151,6 +157,18 @@ class Judge:
         wording, start, end = self._worded(edit)
         kind: Kind = "swap" if wording.swap(self._is_word) else wording.kind(self._is_word)
         return kind, self._preferred.margin(start, end) if self._preferred else None
+
+    def rivals(self, edit: Edit) -> Sequence[tuple[str, Edit]]:
+        """Other words that a misspelt word may have been meant as, if it is as near to them, and the changes to them."""
+        wording, start, _ = self._worded(edit)
+        kind, _ = self.measured(edit)
+        if kind != "spelling" or len(wording.gone) != 1 or len(wording.new) != 1:
+            return ()
+        (word,), (new,) = wording.gone, wording.new
+        near = set(near_words(word)) if word.islower() else set()
+        start += wording.was.index(word)
+        others = sorted(near - {new}, key=lambda other: (-self._facts.count(other), other[0] != word[0], other))
+        return [(other, Edit(start, start + len(word), other)) for other in others[:RIVALS] if new in near]
 
     def _worded(self, edit: Edit) -> tuple[Wording, int, int]:
         """A change extended to whole words, with the start and end of these words."""
@@ -239,9 +257,9 @@ class Judge:
         kind = wording.kind(self._is_word)
         opens = self._openings.begins if start <= self._openings.first else self._openings.has(start)
         if kind == "capital":
-            words = spelt(wording.was)
-            begins = opens and wording.becomes[:1].isupper() and self._is_word(words[0])
-            usual = begins or any(word.startswith(("i'", "i’")) or word == "i" for word in words)
+            written = spelt(wording.was)
+            begins = opens and wording.becomes[:1].isupper() and self._is_word(written[0])
+            usual = begins or any(word.startswith(("i'", "i’")) or word == "i" for word in written)
         elif kind == "mark":
             usual = _MARKS.findall(wording.was) in ([], _MARKS.findall(wording.becomes))  # but "." for "?"
         else:
@@ -253,6 +271,15 @@ class Judge:
         is_apart = (is_part and not END.search(piece)) or is_fragment(piece)
         usual = usual and not (is_apart and kind not in ("spelling", "doubled", "mark"))
         least = self._margins[kind]
+        words = {word.lower() for word in (*wording.gone, *wording.new)}
+        end = start + len(wording.was)
+        before = self._text[max(self._segment.start, start - _PAIR) : start]
+        after = self._text[end : min(self._segment.end, end + _PAIR)]
+        slips, left = (plain_slips(f"{before}{side}{after}") for side in (wording.was, wording.becomes))
+        if words == ARTICLES or left < slips:  # the next word decides which article is right, as the evidence says
+            return self._margins[kind] + self._more
+        if self._facts.is_document and not wording.gone and words and words <= {*ARTICLES, "the"}:
+            least += self._margins["article"]
         if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:
             least = max(least, self._margins["initial"])  # whether "The" is right depends on the text before
         if kind == "spelling" and not _SET_OFF.isdisjoint(wording.was):
