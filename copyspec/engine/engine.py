@@ -341,7 +341,7 @@ class Engine:
         return RewindableSequence(self._target, lambda: make_job().request, options.draft, self._costs, passes, mend)
 
     def lend(self, copy: torch.nn.Module) -> None:
-        """Let a copy of the model that shares its weights multiply them as the engine's passes do, from packed copies."""
+        """Let a copy of the model that shares its weights multiply them as passes do, from packed copies."""
         if (linears := getattr(self._target, "linears", None)) is not None:
             linears.lend(copy)
 

@@ -114,7 +114,7 @@ def read_adapter(folder: Path) -> LowRank:
 
 def merge(base: Path, adapter: Path, folder: Path, *, is_rounded: bool = False) -> None:
     """Write into `folder` the model in `base` with an adapter merged into its weights, in float32: an update is often
-    smaller than the spacing of bfloat16 numbers. `is_rounded`: to numbers that bfloat16 has, of which packed copies take
+    smaller than the spacing of bfloat16 numbers. `is_rounded`: to numbers that bfloat16 has, whose packed copies take
     half the memory, each up or down by chance, so that sums of many keep the update.
 
     The chat template of `adapter` takes precedence over the base's. Raises FileError like `read_adapter`, and if

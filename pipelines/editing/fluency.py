@@ -56,12 +56,13 @@ class BaseModel:
             first = self._model(input_ids=labels.new_tensor([lead]), logits_to_keep=1, **named)
             cache.batch_repeat_interleave(len(answers))
             rest = self._model(input_ids=labels, **named)
-            logits = [torch.cat((first.logits[0], row))[: len(ids)] for row, ids in zip(rest.logits, answers, strict=True)]
-            return [_likelihood(row.float(), labels.new_tensor(ids)) for row, ids in zip(logits, answers, strict=True)]
+            texts = zip(rest.logits, answers, strict=True)
+            return [_likelihood(torch.cat((first.logits[0], row)), labels.new_tensor(ids)) for row, ids in texts]
 
 
 def _likelihood(logits: torch.Tensor, ids: torch.Tensor) -> float:
-    """The log-probability, in nats, of the tokens `ids`, [T], by logits of [T, V]."""
+    """The log-probability, in nats, of the tokens `ids`, [T], by logits of [T or more, V]."""
+    logits = logits[: len(ids)].float()
     return float((logits.gather(-1, ids.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)).sum())
 
 
@@ -69,4 +70,3 @@ def _without(down: torch.Tensor, up: torch.Tensor, module: Any, inputs: Any, out
     """The output of a linear layer without an update of its weight by up @ down, of [out, rank] and [rank, in]."""
     tokens: torch.Tensor = inputs[0]
     return output - tokens @ down.T @ up.T
-

@@ -159,7 +159,7 @@ class Judge:
         return kind, self._preferred.margin(start, end) if self._preferred else None
 
     def rivals(self, edit: Edit) -> Sequence[tuple[str, Edit]]:
-        """Other words that a misspelt word may have been meant as, if it is as near to them, and the changes to them."""
+        """Words that a misspelt one is as near to as to that of the change, and the changes to these."""
         wording, start, _ = self._worded(edit)
         kind, _ = self.measured(edit)
         if kind != "spelling" or len(wording.gone) != 1 or len(wording.new) != 1:
