@@ -303,8 +303,8 @@ def _in_parts(forward: Forward) -> Forward:
     """The same for any number of tokens: at most as many at a time as the module multiplies."""
 
     def in_parts(input: torch.Tensor) -> torch.Tensor:
-        parts = input.flatten(0, -2).split(ROWS.stop - 1)
-        return torch.cat([forward(part) for part in parts]).unflatten(0, input.shape[:-1])
+        outputs = torch.cat([forward(part) for part in input.flatten(0, -2).split(ROWS.stop - 1)])
+        return outputs.view(*input.shape[:-1], outputs.shape[-1])
 
     return in_parts
 

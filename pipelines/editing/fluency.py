@@ -56,8 +56,8 @@ class BaseModel:
             first = self._model(input_ids=labels.new_tensor([lead]), logits_to_keep=1, **named)
             cache.batch_repeat_interleave(len(answers))
             rest = self._model(input_ids=labels, **named)
-            texts = zip(rest.logits, answers, strict=True)
-            return [_likelihood(torch.cat((first.logits[0], row)), labels.new_tensor(ids)) for row, ids in texts]
+            rows = [torch.cat((first.logits[0], row)) for row in rest.logits.unbind()]
+            return [_likelihood(row, labels.new_tensor(ids)) for row, ids in zip(rows, answers, strict=True)]
 
 
 def _likelihood(logits: torch.Tensor, ids: torch.Tensor) -> float:

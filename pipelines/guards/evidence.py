@@ -139,7 +139,8 @@ class Evidence:
         if facts.is_document:
             bounds = self._segment.start, self._segment.end
             yield from number.objections(self._text, start, end, bounds, wording)
-            is_label = is_terse(self._text[slice(*bounds)]) and len(spelt(self._text[slice(*bounds)])) <= LABEL_WORDS
+            whole = self._text[slice(*bounds)].rstrip()
+            is_label = is_terse(whole) and not whole.endswith(":") and len(spelt(whole)) <= LABEL_WORDS
             words = (*wording.gone, *wording.new)
             if is_label and words and all(map(is_grammar, words)) and not (doubled > still or is_joined):
                 yield "a label goes with other function words than a sentence"

@@ -78,6 +78,8 @@ def test_labels_keep_their_function_words(label: str) -> None:
         page = f"{BESIDE}\n\n{label} {name}\n\n{BESIDE}"
         assert corrected(page, f" {word} ", " from ") == page
         assert corrected(page, f" {word} ", f" {word} the ") == page
+    page = f"{BESIDE}\n\nNow look as this code:\n\n{BESIDE}"
+    assert corrected(page, " as ", " at ") == page.replace(" as ", " at ")
 
 
 def test_texts_get_no_full_stops_where_hardly_any_has_one() -> None:
