@@ -303,7 +303,7 @@ def _in_parts(forward: Forward) -> Forward:
     """The same for any number of tokens: at most as many at a time as the module multiplies."""
 
     def in_parts(input: torch.Tensor) -> torch.Tensor:
-        outputs = torch.cat([forward(part) for part in input.flatten(0, -2).split(ROWS.stop - 1)])
+        outputs = torch.cat([forward(part) for part in torch.split(input.flatten(0, -2), ROWS.stop - 1)])
         return outputs.view(*input.shape[:-1], outputs.shape[-1])
 
     return in_parts
