@@ -72,7 +72,7 @@ def test_its_second_opinion_is_that_of_its_base() -> None:
     adapter = read_adapter(ALIASES[CORRECTOR].adapter)
     for name, (a, b) in adapter.parts.items():  # without what the merged weights were rounded by
         own, merged = base.model.get_parameter(name), engine.model.get_parameter(name)
-        without = merged - adapter.scale * b @ a
+        without = merged - adapter.scale * b.float() @ a.float()
         assert ((without - own).abs() <= 2.0**-6 * merged.abs() + 1e-6).all()
         own.data = without
     start = [base.tokenizer.bos_token_id]
