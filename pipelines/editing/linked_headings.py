@@ -48,7 +48,9 @@ class LinkedHeadings:
         if not path.is_file():  # standard input, for example
             return frozenset()
         folder = path.resolve().parent
-        root = next((each for each in (folder, *folder.parents) if any((each / name).exists() for name in _ROOTS)), None)
+        root = next(
+            (each for each in (folder, *folder.parents) if any((each / name).exists() for name in _ROOTS)), None
+        )
         top = root or folder
         if top not in self._links:
             files = islice(_documents(top, inside=root is not None), _MOST_FILES)

@@ -27,6 +27,7 @@ _SAYS_OF = (
     r"is|are|was|were|has|can|may|must|should|will|defaults?|specifies|contains|denotes|means|controls|determines"
 )
 _SUBJECT = re.compile(rf"(?<![\w'’.-])([a-z][\w-]{{1,40}}) (?:{_SAYS_OF})(?![\w'’-])")
+_ENTRY = re.compile(r"([a-z][\w-]{1,40})(?: +[-–—]|:)(?=\s)")  # of a list of names
 _SYMBOL_IS = re.compile(r"(?<![\w'’.-])(?:[b-hj-zA-HJ-Z]|i|a) (?:is|are|denotes)(?![\w'’-])")
 _GOES_ON = re.compile(r"[\w,] \Z")  # before a piece of a long sentence
 _AFTER_SYMBOL = re.compile(
@@ -131,7 +132,7 @@ class Evidence:
                 yield "what it stands for decides its number"
         yield from self._article(wording, end)
         if any(begin < end and start < until for begin, until in self._subjects):
-            yield "the subject is a symbol, or the name of a parameter or a command"
+            yield "the subject is a symbol, or the name of a parameter, a command or an entry"
         if wording.new and not wording.gone and {*ARTICLES, "the"}.issuperset(word.lower() for word in wording.new):
             clause = _CLAUSE_END.search(self._text, end, self._segment.end)
             if is_terse(self._text[self._segment.start : clause.start() if clause else self._segment.end]):
@@ -185,7 +186,10 @@ class Evidence:
             and self._openings.has(match.start())
             and not _GOES_ON.search(self._text, max(0, match.start() - 2), match.start())
         )
-        return [match.span() for match in (*words, *_SYMBOL_IS.finditer(self._text, start, end))]
+        entry = _ENTRY.match(self._text, self._openings.first, end)
+        return [
+            match.span() for match in (*words, *_SYMBOL_IS.finditer(self._text, start, end), *filter(None, [entry]))
+        ]
 
     def _habits(self, wording: Wording, start: int, end: int) -> Iterator[str]:
         if wording.was[:1].islower() and wording.becomes == wording.was[:1].upper() + wording.was[1:]:

@@ -27,13 +27,13 @@ from .stretches import around
 from .vocabulary import spelt
 from .wording import Kind, Wording, is_grammar
 
-MarginKind = Kind | Literal["unusual", "often", "care", "initial", "article"]
+MarginKind = Kind | Literal["unusual", "often", "care", "initial", "more"]
 """`unusual`: a capital inside a sentence, a new spelling of a name, a word that is set off by quotes or the like,
 another word in a heading or a cell, another mark at the end of a sentence;
 `often`: added to the margin for another form of a word that the writer uses often;
 `care`: added for a careful writer, by which mistakes are e times as rare;
 `initial`: a sentence that loses the "The" it begins with;
-`article`: added for an article that a document lacks."""
+`more`: added for function words that come or go in a document."""
 
 DEFAULT_MARGINS: Mapping[MarginKind, float] = {
     "spelling": 0.0,
@@ -51,7 +51,7 @@ DEFAULT_MARGINS: Mapping[MarginKind, float] = {
     "often": 3.0,
     "care": 1.0,
     "initial": 4.0,
-    "article": 1.0,
+    "more": 1.0,
 }
 """Least margin by kind of change, in nats, chosen by how often the bundled model makes such changes in correct texts
 (docs/files.md)."""
@@ -75,7 +75,7 @@ CALIBRATED: Mapping[str, Mapping[MarginKind, float]] = {
         "often": 1.0,
         "care": 2.0,
         "initial": math.inf,
-        "article": 1.0,
+        "more": 1.0,
     },
 }
 """Least margins by model. Those of `smollm2-correct`, with the gain, are fitted by logistic regression
@@ -278,8 +278,8 @@ class Judge:
         slips, left = (plain_slips(f"{before}{side}{after}") for side in (wording.was, wording.becomes))
         if words == ARTICLES or left < slips:  # the next word decides which article is right, as the evidence says
             return self._margins[kind] + self._more
-        if self._facts.is_document and not wording.gone and words and words <= {*ARTICLES, "the"}:
-            least += self._margins["article"]
+        if self._facts.is_document and kind == "grammar" and len(wording.gone) != len(wording.new):
+            least += self._margins["more"]
         if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:
             least = max(least, self._margins["initial"])  # whether "The" is right depends on the text before
         if kind == "spelling" and not _SET_OFF.isdisjoint(wording.was):

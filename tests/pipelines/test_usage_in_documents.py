@@ -71,6 +71,15 @@ def test_words_divided_at_the_end_of_a_line_stay(seed: int) -> None:
     assert corrected(joined, f"{word[:cut]} -{word[cut:]}", word) == joined.replace(f"{word[:cut]} -{word[cut:]}", word)
 
 
+@pytest.mark.parametrize("name", ["eve", "upp", "lene", "formt"])
+@pytest.mark.parametrize("mark", [" -", " –", ":"])
+def test_names_of_entries_stay(name: str, mark: str) -> None:
+    for becomes in (name.capitalize(), next(near_words(name)), "Ever"):
+        for before in ("", f"{BESIDE}\n\n"):
+            text = f"{before}{name}{mark} analyzes an image to see it."
+            assert corrected(text, f"{name}{mark}", f"{becomes}{mark}") == text
+
+
 @pytest.mark.parametrize("label", ["Definition in file", "Members of class", "Notes to section"])
 def test_labels_keep_their_function_words(label: str) -> None:
     word = label.split()[1]
