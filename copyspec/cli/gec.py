@@ -96,7 +96,10 @@ def gec(
         list[Path] | None, guard_option("A text file of further words to accept as correct. Repeatable.")
     ] = None,
     precision: Annotated[
-        float, guard_option("Share of edits that should be right: 0.95 makes fewer, 0.8 more; 0: no margins.")
+        float,
+        guard_option(
+            "Share of edits that should be right in wrong sentences: 0.95 makes fewer, 0.8 more; 0: no margins."
+        ),
     ] = 0.9,
     style: Annotated[
         str | None, guard_option("Change words to british or american spelling: colour, organise, centre.")

@@ -16,6 +16,7 @@ from .articles import article_of
 from .function_words import FUNCTION_WORDS
 from .languages import ANY, is_in
 from .sentencehood import END, lacks_end
+from .serial_commas import SerialCommas
 from .vocabulary import ENDING, english, is_english, is_rare, spelt
 
 DOCUMENT_CHARS = 1 << 20
@@ -67,7 +68,6 @@ _SLIP_LETTERS = range(5, 25)  # shorter words are often abbreviations, longer on
 _SENTENCE = re.compile(r"[.!?](?=\s|\Z)")
 _LONGEST = 40  # letters of a word; longer ones are data
 _SHORTEST = 3  # letters of each half of a compound
-_SERIAL, _NO_SERIAL = (re.compile(rf"\w, [\w' -]{{1,30}}{mark} (?:and|or) \w") for mark in (",", r"(?<![,;])"))
 
 
 class DocumentWords:
@@ -80,7 +80,7 @@ class DocumentWords:
         self._inside = Counter[str]()  # of these, words with a capital inside a sentence
         self._marked = set[str]()  # words and names outside of the prose: code, links, attributes, tags
         self._symbols = set[str]()  # single letters there, and in "i = 1"
-        self._serial = Counter[bool]()  # lists with and without a comma before the last "and"
+        self.serial_commas = SerialCommas()
         self._votes: dict[str, list[bool]] = {name: [] for name in {"en", language} - {ANY}}
         self._openings = Counter[bool]()  # segments that begin in lower case, and others
         self._sentences = self._plain_slips = self._open = self._ended = 0
@@ -97,8 +97,7 @@ class DocumentWords:
         self._inside.update(_INSIDE.findall(prose))
         self._marked.update(_IDENTIFIER.findall(rest))
         self._symbols.update(_SYMBOL.findall(_TAG.sub(" ", rest)), _SYMBOL_IN_PROSE.findall(prose))
-        for is_serial, pattern in ((True, _SERIAL), (False, _NO_SERIAL)):
-            self._serial[is_serial] += sum(1 for _ in pattern.finditer(prose))
+        self.serial_commas.read(prose)
         first = (
             next(filter(str.isalpha, part.text[each.start : each.end]), "")
             for each in part.segments
@@ -189,11 +188,6 @@ class DocumentWords:
     def is_document(self) -> bool:
         """Whether this is more than a few sentences."""
         return max(self._sentences, self._openings.total()) > FEW_SENTENCES
-
-    @property
-    def has_serial_commas(self) -> bool | None:
-        """Whether lists have a comma before their last "and"; None if the document has both, or no lists."""
-        return None if all(self._serial.values()) == any(self._serial.values()) else self._serial[True] > 0
 
     @cached_property
     def care(self) -> float:

@@ -204,7 +204,7 @@ class Evidence:
         had, has = (len(_LAST_COMMA.findall(side + after)) for side in (wording.was, wording.becomes))
         if wording.was != wording.becomes and not (wording.gone or wording.new):
             is_list = "," in self._text[max(self._segment.start, start - _LONG) : start]
-            if had != has and is_list and self._facts.has_serial_commas in (None, has < had):
+            if had != has and is_list and self._facts.serial_commas.is_usual in (None, has < had):
                 yield "a comma before the last item of a list is a matter of style"
             before = self._text[max(self._segment.start, start - _NEAR) : start]
             if _AFTER_COLON.search(before) and wording.was.casefold() == wording.becomes.casefold():

@@ -173,8 +173,8 @@ def check(
 
 
 def styled(text: str, segment: Segment, checked: Checked, options: GuardOptions, facts: DocumentWords) -> Checked:
-    """Add the edits that give words the spelling of a style. Names, code, words of the project and those that stand in
-    code or markup stay."""
+    """Add the edits that give words the spelling of a style, and lists the document's habit with a last comma. Names,
+    code, words of the project and those that stand in code or markup stay."""
     if options.style is None or options.any_language:
         return checked
     openings, made = Openings(text, segment), list(checked.edits)
@@ -186,6 +186,11 @@ def styled(text: str, segment: Segment, checked: Checked, options: GuardOptions,
         stays = stays or (word[0].isupper() and (facts.is_name(word) or not openings.has(start)))
         stays = stays or any(each.start <= end and start <= each.end for each in checked.edits)
         if not stays and stretches.refusal(edit) is None:
+            made.append(edit)
+    for edit in facts.serial_commas.others(text, segment):
+        if stretches.refusal(edit) is None and not any(
+            each.start <= edit.end and edit.start <= each.end for each in made
+        ):
             made.append(edit)
     verdicts = [Verdict(edit, None, lambda: f"style: {options.style}") for edit in made[len(checked.edits) :]]
     made.sort(key=attrgetter("start"))
