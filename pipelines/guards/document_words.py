@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from string import ascii_lowercase
 
 from copyspec.lockless import cached_property
 
@@ -15,9 +14,10 @@ from ..documents import Part
 from .articles import article_of
 from .function_words import FUNCTION_WORDS
 from .languages import ANY, is_in
+from .misspellings import is_near_word
 from .sentencehood import END, lacks_end
 from .serial_commas import SerialCommas
-from .vocabulary import ENDING, english, is_english, is_rare, spelt
+from .vocabulary import ENDING, is_english, is_rare, spelt
 
 DOCUMENT_CHARS = 1 << 20
 """Characters of a document that are read for this, before its first sentence is judged. Later ones do not count, so
@@ -235,22 +235,6 @@ def _may_be_slip(word: str) -> bool:
 def plain_slips(text: str) -> int:
     """Count the pairs of words that are wrong in any text."""
     return len(_PLAIN_SLIP.findall(text))
-
-
-def is_near_word(word: str) -> bool:
-    """Whether one differing letter makes a listed word."""
-    return next(near_words(word), None) is not None
-
-
-def near_words(word: str) -> Iterator[str]:
-    """Yield the listed words that differ by a letter, or by two that change places; some twice."""
-    words = english()
-    for at in range(len(word) + 1):
-        head, tail = word[:at], word[at:]
-        made = [head + tail[1:], head + tail[1:2] + tail[:1] + tail[2:]]
-        for letter in ascii_lowercase:
-            made += (head + letter + tail, head + letter + tail[1:])
-        yield from words.intersection(made)
 
 
 @lru_cache(maxsize=1024)

@@ -14,8 +14,9 @@ from copyspec.lockless import cached_property
 from ..documents import Refusal, Segment
 from . import number
 from .articles import ARTICLES, article_of
-from .document_words import DocumentWords, is_compound, is_near_word
+from .document_words import DocumentWords, is_compound
 from .likeness import are_irregular, distance, plain, sounds_like
+from .misspellings import is_near_word
 from .openings import Openings
 from .sentencehood import END, is_terse
 from .varieties import are_varieties

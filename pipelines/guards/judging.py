@@ -19,8 +19,9 @@ from copyspec.text.sentence_marks import SENTENCE_ENDS
 from ..documents import Edit, Refusal, Segment, model_text
 from ..edits.diff import apply
 from .articles import ARTICLES
-from .document_words import DocumentWords, near_words, plain_slips
+from .document_words import DocumentWords, plain_slips
 from .evidence import Evidence
+from .misspellings import rivals
 from .openings import Openings
 from .sentencehood import END, MARKER, begins_item, is_fragment, lacks_end
 from .stretches import around
@@ -87,7 +88,6 @@ LOST_WORD = 6.5  # nats by which a text becomes more likely, right or wrong, wit
 USUAL_PRECISION = 0.9
 STEEPNESS = 3.3  # nats of margin for each nat in the odds that edits are right
 MOST_MARGIN = 5.0  # more says nothing further, if there is a gain
-RIVALS = 8  # words that are asked about
 STYLE = frozenset(("capital", "mark", "comma"))
 """Kinds of which careful writers have habits of their own, so that their care counts twice."""
 
@@ -159,16 +159,10 @@ class Judge:
         return kind, self._preferred.margin(start, end) if self._preferred else None
 
     def rivals(self, edit: Edit) -> Sequence[tuple[str, Edit]]:
-        """Words that a misspelt one is as near to as to that of the change, and the changes to these."""
+        """Other words that may stand for a misspelt one, and the changes to these."""
         wording, start, _ = self._worded(edit)
         kind, _ = self.measured(edit)
-        if kind != "spelling" or len(wording.gone) != 1 or len(wording.new) != 1:
-            return ()
-        (word,), (new,) = wording.gone, wording.new
-        near = set(near_words(word)) if word.islower() else set()
-        start += wording.was.index(word)
-        others = sorted(near - {new}, key=lambda other: (-self._facts.count(other), other[0] != word[0], other))
-        return [(other, Edit(start, start + len(word), other)) for other in others[:RIVALS] if new in near]
+        return rivals(wording, start, self._facts.count) if kind == "spelling" else ()
 
     def _worded(self, edit: Edit) -> tuple[Wording, int, int]:
         """A change extended to whole words, with the start and end of these words."""

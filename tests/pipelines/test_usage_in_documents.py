@@ -11,7 +11,7 @@ import pytest
 
 from copyspec.engine.results import Change
 from copyspec.pipelines import FunctionCorrector, GECPipeline, Outcome
-from copyspec.pipelines.guards.document_words import near_words
+from copyspec.pipelines.guards.misspellings import near_words
 from copyspec.pipelines.guards.number import is_noun, plural
 
 BESIDE = "It is a good day. They went home. She was here."
