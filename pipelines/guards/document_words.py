@@ -83,7 +83,7 @@ class DocumentWords:
         self.serial_commas = SerialCommas()
         self._votes: dict[str, list[bool]] = {name: [] for name in {"en", language} - {ANY}}
         self._openings = Counter[bool]()  # segments that begin in lower case, and others
-        self._sentences = self._plain_slips = self._open = self._ended = 0
+        self._texts = self._sentences = self._plain_slips = self._open = self._ended = 0
         left = DOCUMENT_CHARS
         for part in parts:
             self._read(part, left)
@@ -104,6 +104,7 @@ class DocumentWords:
             if each.begins or each.ends
         )
         self._openings.update(letter.islower() for letter in first if letter)
+        self._texts += len(part.segments)
         ends = (part.text[max(each.start, each.end - ENDING_CHARS) : each.end] for each in part.segments if each.ends)
         for text in ends:
             self._open += lacks_end(text)
@@ -186,8 +187,8 @@ class DocumentWords:
 
     @property
     def is_document(self) -> bool:
-        """Whether this is more than a few sentences."""
-        return max(self._sentences, self._openings.total()) > FEW_SENTENCES
+        """Whether this is more than a few sentences and headings."""
+        return max(self._sentences, self._texts) > FEW_SENTENCES
 
     @cached_property
     def care(self) -> float:

@@ -28,7 +28,7 @@ _SAYS_OF = (
     r"is|are|was|were|has|can|may|must|should|will|defaults?|specifies|contains|denotes|means|controls|determines"
 )
 _SUBJECT = re.compile(rf"(?<![\w'’.-])([a-z][\w-]{{1,40}}) (?:{_SAYS_OF})(?![\w'’-])")
-_ENTRY = re.compile(r"([a-z][\w-]{1,40})(?: +[-–—]|:)(?=\s)")  # of a list of names
+_ENTRY = re.compile(r"([a-z][\w-]{1,40})(?: +[-–—]|:)(?=\s|\Z)")  # of a list of names
 _SYMBOL_IS = re.compile(r"(?<![\w'’.-])(?:[b-hj-zA-HJ-Z]|i|a) (?:is|are|denotes)(?![\w'’-])")
 _GOES_ON = re.compile(r"[\w,] \Z")  # before a piece of a long sentence
 _AFTER_SYMBOL = re.compile(
@@ -97,6 +97,10 @@ class Evidence:
                 yield f"{word!r} is a name in code or markup"
         for word in wording.gone if not is_joined else ():
             if not facts.is_word(word) and len(word) > 1 and not any(_is_typo(word, new) for new in wording.new):
+                if not word.replace("’", "").isascii() and all(map(str.isascii, wording.new)):
+                    yield f"{word!r} has letters of another language"
+                if any(word.lower() == number.plural(new.lower()) for new in wording.new):
+                    yield f"{word!r} is a regular plural"
                 if why := facts.term(word):
                     yield f"{word!r} is no slip: {why}"
                 elif is_compound(word) and all(distance(plain(word), plain(new)) > SLIPS for new in wording.new):

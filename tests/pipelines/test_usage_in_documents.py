@@ -3,6 +3,7 @@ that no other word fits better than."""
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -10,7 +11,7 @@ from types import MappingProxyType
 import pytest
 
 from copyspec.engine.results import Change
-from copyspec.pipelines import FunctionCorrector, GECPipeline, Outcome
+from copyspec.pipelines import FunctionCorrector, GECPipeline, Outcome, Runner, RunOptions, Work, format_of
 from copyspec.pipelines.guards.misspellings import near_words
 from copyspec.pipelines.guards.number import is_noun, plural
 
@@ -78,6 +79,35 @@ def test_names_of_entries_stay(name: str, mark: str) -> None:
         for before in ("", f"{BESIDE}\n\n"):
             text = f"{before}{name}{mark} analyzes an image to see it."
             assert corrected(text, f"{name}{mark}", f"{becomes}{mark}") == text
+            alone = f"{before}{name}:"
+            assert corrected(alone, f"{name}:", f"{becomes}:") == alone
+
+
+@pytest.mark.parametrize("word", ["redistributions", "Jän", "Grüße", "señal"])
+def test_plurals_and_words_of_other_languages_are_no_misspellings(word: str) -> None:
+    becomes = word.removesuffix("s") if word.endswith("ns") else "Jan"
+    text = f"{BESIDE}\n\nThis was about {word} of it."
+    assert corrected(text, word, becomes) == text
+
+
+@pytest.mark.parametrize("keyword", ["Date", "Id", "Revision", "Header"])
+def test_keywords_of_version_control_stay(keyword: str) -> None:
+    text = f"{BESIDE}\n\nIt was here: ${keyword}: page.txt 8956 2022-01-21 (Fr, 21. Jan) they was $ and goes on."
+    assert corrected(text, "they was", "they were") == text and corrected(text, "page", "pages") == text
+
+
+def test_pages_of_headings_and_code_are_documents() -> None:
+    page = "# jx lint\n\n```\njx lint\n```\n\n## Synopsis\n\n{}\n\n## Source\n"
+    for text, was, becomes in (
+        ("Lists the files if the condition is true", "true", "true."),
+        ("Adds one or more names to the files", "Adds", "Add"),
+    ):
+        source = page.format(text)
+        change = FunctionCorrector(lambda piece, was=was, becomes=becomes: piece.replace(was, becomes))  # type: ignore[misc]
+        parts = list(format_of("-", "md").read(io.BytesIO(source.encode())))
+        works = [Work(None, part, None, parts) for part in parts]
+        made = [done.edits for done in Runner(change, RunOptions()).run(works)]
+        assert not any(made)
 
 
 @pytest.mark.parametrize("label", ["Definition in file", "Members of class", "Notes to section"])
