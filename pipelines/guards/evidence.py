@@ -95,10 +95,11 @@ class Evidence:
             is_small = word.islower() and len(word) > 1 and not is_grammar(word)
             if is_small and word.capitalize() in has - had and facts.is_marked(word):
                 yield f"{word!r} is a name in code or markup"
+        for word in wording.gone if all(map(str.isascii, wording.new)) else ():
+            if not (word.replace("’", "").isascii() or facts.is_word(word)):
+                yield f"{word!r} has letters of another language"
         for word in wording.gone if not is_joined else ():
             if not facts.is_word(word) and len(word) > 1 and not any(_is_typo(word, new) for new in wording.new):
-                if not word.replace("’", "").isascii() and all(map(str.isascii, wording.new)):
-                    yield f"{word!r} has letters of another language"
                 if any(word.lower() == number.plural(new.lower()) for new in wording.new):
                     yield f"{word!r} is a regular plural"
                 if why := facts.term(word):
