@@ -100,7 +100,7 @@ class Evidence:
                 yield f"{word!r} has letters of another language"
         for word in wording.gone if not is_joined else ():
             if not facts.is_word(word) and len(word) > 1 and not any(_is_typo(word, new) for new in wording.new):
-                if any(word.lower() == number.plural(new.lower()) for new in wording.new):
+                if any(number.is_plural(word.lower(), new.lower()) for new in wording.new):
                     yield f"{word!r} is a regular plural"
                 if why := facts.term(word):
                     yield f"{word!r} is no slip: {why}"

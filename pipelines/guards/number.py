@@ -27,6 +27,13 @@ _TELLING = frozenset(
     were
     """.split()  # noqa: SIM905
 )
+_NO_PLURAL = frozenset(
+    """
+    advice baggage children data documentation equipment evidence feedback firmware furniture hardware homework
+    information knowledge luggage machinery men metadata middleware money news people progress research software stuff
+    traffic women
+    """.split()  # noqa: SIM905
+)
 _MODALS = frozenset("can cannot could may might must shall should will would to".split())  # noqa: SIM905
 """What stands before one of these tells nothing of a word after it."""
 
@@ -52,6 +59,11 @@ def objections(text: str, start: int, end: int, bounds: tuple[int, int], wording
     tells = any(word in _TELLING or word.isdigit() for word in beside)
     if is_noun(singular) and not tells:
         yield "nothing beside it tells its number"
+
+
+def is_plural(word: str, noun: str) -> bool:
+    """Whether a word that may be in no list is the regular plural of a noun that has one."""
+    return word == plural(noun) and noun not in _NO_PLURAL
 
 
 def plural(noun: str) -> str:

@@ -88,6 +88,9 @@ def test_plurals_and_words_of_other_languages_are_no_misspellings(word: str) -> 
     becomes = word.removesuffix("s") if word.endswith("ns") else "Jan"
     text = f"{BESIDE}\n\nThis was about {word} of it."
     assert corrected(text, word, becomes) == text
+    for wrong in ("informations", "softwares", "childrens"):
+        text = f"{BESIDE}\n\nThis was about {wrong} of it."
+        assert corrected(text, wrong, wrong.removesuffix("s")) == text.replace(wrong, wrong.removesuffix("s"))
 
 
 @pytest.mark.parametrize("keyword", ["Date", "Id", "Revision", "Header"])
