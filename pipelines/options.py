@@ -136,7 +136,9 @@ class GuardOptions:
     any_language: bool = option(False, "Correct text in any language.")  # without the two guards above
     language: str = option("en", "The language of the model, as a code (en, de ...); other text is left alone.")
     words: tuple[str, ...] = ()  # further words to accept as correct
-    precision: float = option(0.9, "Share of edits that should be right: 0.95 makes fewer, 0.8 more; 0: no margins.")
+    precision: float = option(
+        0.9, "Share of edits that should be right in wrong sentences: 0.95 makes fewer, 0.8 more; 0: no margins."
+    )
     calibration: str | None = None  # name of the margins (`judging.CALIBRATED`); None: the model's own, if any
     style: str | None = option(None, "Change words to british or american spelling: colour, organise, centre.")
     min_confidence: float = option(0.0, "Minimum probability that an edit needs, against keeping the source.")

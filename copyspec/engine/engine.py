@@ -339,6 +339,11 @@ class Engine:
         mend = partial(restore_after_interrupt, self.model)
         return RewindableSequence(self._target, lambda: make_job().request, options.draft, self._costs, passes, mend)
 
+    def lend(self, copy: torch.nn.Module) -> None:
+        """Let a copy of the model that shares its weights multiply them as passes do, from packed copies."""
+        if (linears := getattr(self._target, "linears", None)) is not None:
+            linears.lend(copy)
+
     def unload(self) -> None:
         """Release the model; it is freed when running streams have ended. New calls raise RuntimeError."""
         self.is_unloaded = True

@@ -112,9 +112,10 @@ def read_adapter(folder: Path) -> LowRank:
     return LowRank(parts, scale)
 
 
-def merge(base: Path, adapter: Path, folder: Path) -> None:
+def merge(base: Path, adapter: Path, folder: Path, *, is_rounded: bool = False) -> None:
     """Write into `folder` the model in `base` with an adapter merged into its weights, in float32: an update is often
-    smaller than the spacing of bfloat16 numbers.
+    smaller than the spacing of bfloat16 numbers. `is_rounded`: to numbers that bfloat16 has, whose packed copies take
+    half the memory, each up or down by chance, so that sums of many keep the update.
 
     The chat template of `adapter` takes precedence over the base's. Raises FileError like `read_adapter`, and if
     adapter and base do not match.
@@ -128,7 +129,7 @@ def merge(base: Path, adapter: Path, folder: Path) -> None:
         raise FileError(f"the base's {CONFIG} has a quantization_config; merge a base without one, or use peft")
     parts = dict(low_rank.parts)
     logger.warning("merging the adapter %s into its base, once; this takes some seconds", adapter.name)
-    merged = {}
+    merged, chance = {}, torch.Generator().manual_seed(0)
     with open_weights(base / WEIGHTS) as weights:
         for name in weights.keys():  # noqa: SIM118
             held = weights.get_tensor(name)
@@ -141,6 +142,10 @@ def merge(base: Path, adapter: Path, folder: Path) -> None:
                     wanted = f"{b.shape[0]} x {a.shape[1]}"
                     raise FileError(f"the adapter changes {name!r} of {wanted}; the base's is {tuple(weight.shape)}")
                 weight += low_rank.scale * (b @ a)
+                if is_rounded:
+                    bits, half = weight.view(torch.int32), 1 << 16
+                    bits += torch.randint(half, weight.shape, generator=chance, dtype=torch.int32)
+                    bits &= -half
                 if not weight.isfinite().all():
                     raise FileError(f"{name!r} is not finite with the adapter merged into it")
             merged[name] = weight

@@ -110,11 +110,13 @@ def _folder(alias: Alias) -> Path:
         converted(file, _base_key(alias))
     if adapter is None:
         return base
-    return made_once(_merged_name(alias, adapter), lambda folder: merge(base, adapter, folder))
+    return made_once(_merged_name(alias, adapter), lambda folder: merge(base, adapter, folder, is_rounded=True))
 
 
 def _merged_name(alias: Alias, adapter: Path) -> str:
-    return f"{alias.name}-{_digest(adapter).hexdigest()[:16]}"
+    digest = _digest(adapter)
+    digest.update(b"rounded")
+    return f"{alias.name}-{digest.hexdigest()[:16]}"
 
 
 def place(alias: Alias) -> Path:

@@ -90,8 +90,10 @@ class FastLinears:
         right: dict[object, bool] = {}
         packs: dict[object, bool] = {}
         memory, by_linear = memory_for_packing(), dict[nn.Module, _Held]()
-        for module in model.modules():
-            if type(module) is nn.Linear and "forward" not in vars(module) and _fits(module):
+        modules = [each for each in model.modules() if type(each) is nn.Linear]
+        modules.sort(key=lambda each: -each.weight.numel())  # the most memory is taken while there are no other copies
+        for module in modules:
+            if "forward" not in vars(module) and _fits(module):
                 kind = (module.weight.shape, module.bias is None)
                 if kind not in right:
                     right[kind] = _is_right(module)
@@ -124,6 +126,13 @@ class FastLinears:
 
     def __len__(self) -> int:
         return len(self._forwards)
+
+    def lend(self, other: nn.Module) -> None:
+        """Let a copy of the model that shares its weights use the module in all of its passes."""
+        forwards = {id(names): forward for names, forward in self._forwards}
+        for own, lent in zip(self._model.modules(), other.modules(), strict=True):
+            if (forward := forwards.get(id(vars(own)))) is not None:
+                vars(lent)["forward"] = _in_parts(forward)
 
     def _add_layers(self, model: nn.Module, held: Mapping[nn.Module, _Held]) -> None:
         """Find the decoder layers that the module can run, those all of whose linear layers it multiplies."""
@@ -288,6 +297,16 @@ def _forward(module: nn.Linear, held: _Held) -> Forward:
         return linear(input, weight, bias) if arrays is None else _product(input, arrays)
 
     return forward
+
+
+def _in_parts(forward: Forward) -> Forward:
+    """The same for any number of tokens: at most as many at a time as the module multiplies."""
+
+    def in_parts(input: torch.Tensor) -> torch.Tensor:
+        outputs = torch.cat([forward(part) for part in torch.split(input.flatten(0, -2), ROWS.stop - 1)])
+        return outputs.view(*input.shape[:-1], outputs.shape[-1])
+
+    return in_parts
 
 
 def _product(tokens: torch.Tensor, arrays: Arrays) -> torch.Tensor:

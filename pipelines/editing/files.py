@@ -25,6 +25,7 @@ from ..options import FormatOptions
 from .atomic_file import AtomicFile, check_suffix, remove_leftovers, target_of
 from .file_state import ChangedFileError, FileState, beside
 from .journal import SUFFIX, Journal, fingerprint
+from .linked_headings import LinkedHeadings
 from .runner import FAILED, Done, Work
 from .selection import Marks, Selection, selected
 from .summary import Summary
@@ -124,7 +125,7 @@ def correct_files(
         raise ValueError("in_place=True cannot write to standard input; leave '-' out")
     if options.resume and STDIN in listed:
         raise ValueError("resume=True needs a file that can be read again; '-' is standard input")
-    return _FileRun(runner, listed, options, listeners, (Marks(), *selections)).run()
+    return _FileRun(runner, listed, options, listeners, (Marks(), LinkedHeadings(), *selections)).run()
 
 
 def journal_path(path: str | os.PathLike[str]) -> Path:

@@ -13,8 +13,6 @@ from transformers import DynamicCache
 
 from copyspec.models.adapters import LowRank
 from copyspec.targets.hooks.caches import cache_argument
-from copyspec.targets.packed_weights import numbers
-from copyspec.targets.pages import give_back
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -37,9 +35,7 @@ class BaseModel:
             weight = self._model.get_parameter(name)
             down, up = a.to(weight), adapter.scale * b.to(weight)
             module.register_forward_hook(partial(_without, down, up))
-        for module in self._model.modules():
-            if isinstance(getattr(module, "weight", None), torch.Tensor):
-                module.register_forward_hook(_give_back)
+        engine.lend(self._model)
         self._encode = engine.codec.encode
         self._cache = cache_argument(list(inspect.signature(self._model.forward).parameters))
         self._start = engine.tokenizer.bos_token_id
@@ -60,18 +56,17 @@ class BaseModel:
             first = self._model(input_ids=labels.new_tensor([lead]), logits_to_keep=1, **named)
             cache.batch_repeat_interleave(len(answers))
             rest = self._model(input_ids=labels, **named)
-        logits = torch.cat([first.logits.expand(len(answers), -1, -1), rest.logits[:, :-1]], 1)
-        chosen = logits.float().log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-        return [float(row[: len(ids)].sum()) for row, ids in zip(chosen, answers, strict=True)]
+            rows = [torch.cat((first.logits[0], row)) for row in rest.logits.unbind()]
+            return [_likelihood(row, labels.new_tensor(ids)) for row, ids in zip(rows, answers, strict=True)]
+
+
+def _likelihood(logits: torch.Tensor, ids: torch.Tensor) -> float:
+    """The log-probability, in nats, of the tokens `ids`, [T], by logits of [T or more, V]."""
+    logits = logits[: len(ids)].float()
+    return float((logits.gather(-1, ids.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)).sum())
 
 
 def _without(down: torch.Tensor, up: torch.Tensor, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
     """The output of a linear layer without an update of its weight by up @ down, of [out, rank] and [rank, in]."""
     tokens: torch.Tensor = inputs[0]
     return output - tokens @ down.T @ up.T
-
-
-def _give_back(module: Any, inputs: Any, output: Any) -> None:
-    """Give back the memory of a weight of which the engine's passes read a packed copy."""
-    if module.weight.device.type == "cpu" and module.weight.dtype == torch.float32:
-        give_back(numbers(module.weight))

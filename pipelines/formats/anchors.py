@@ -14,6 +14,10 @@ _LINK = re.compile(
     r"|[:{][\w:]{0,20}(?:ref|any)[:}]`(?:[^`<>]{0,200}<)?(?:[^`<>:]{0,100}:)?([^`<>:]{1,200})>?`"  # roles
     r"|(?<!\w)\[([^\[\]]{1,200})\](?!\())"  # labels of references
 )
+_ELSEWHERE = re.compile(
+    r"(?<=[\w./])#([\w%-][^\s()<>\[\]\"'`|,]{0,200})"
+    r"|[:{]ref[:}]`(?:[^`<>]{0,200}<)?[^`<>:]{1,100}:([^`<>:]{1,200})>?`"
+)
 _UNDERLINE = re.compile(r"_(?!\w)")
 _WORD = re.compile(r"[a-zA-Z][\w.-]*\Z")
 _TARGET = re.compile(r"\]\([^()\s]{0,400}\)|<[^<>]{0,200}>|&\w{1,40};")
@@ -27,6 +31,12 @@ def linked(text: str) -> frozenset[str]:
     names = [unquote(next(filter(None, found.groups()))) for found in _LINK.finditer(text)]
     for found in _UNDERLINE.finditer(text):  # `word_` of reStructuredText
         names += _WORD.findall(text, max(0, found.start() - _WORD_CHARS), found.start())
+    return frozenset(key for name in names for each in (name, _NUMBERED.sub("", name)) if (key := _key(each)))
+
+
+def linked_elsewhere(text: str) -> frozenset[str]:
+    """The keys of all headings of other files that a link of `text` may name, by a path and what follows it."""
+    names = [unquote(found[1] or found[2]) for found in _ELSEWHERE.finditer(text)]
     return frozenset(key for name in names for each in (name, _NUMBERED.sub("", name)) if (key := _key(each)))
 
 

@@ -22,7 +22,7 @@ _UNDERLINE = re.compile(r"(=+|-+|~+|\^+|\++)[ \t]*$")
 _CAPTION = re.compile(r"\.(?=[^\s.])")
 _ATTRIBUTES = re.compile(r"\[.*\][ \t]*$")
 _LISTING = re.compile(r"\[(?:source|listing|literal|stem|latexmath|asciimath|verse|pass|mermaid|plantuml)\b", re.I)
-_ENTRY = re.compile(r":!?[\w-]{1,80}!?:(?:\s|$)")
+_ENTRY = re.compile(r":!?[\w-]{1,80}!? ?:(?:\s|$)")  # with a slip that authors make: ":navtitle : x"
 _MACRO = re.compile(r"[a-z_]\w{0,40}::\S{0,2000}\[.*\][ \t]*$")
 _ITEM = re.compile(r"[ \t]*(?:\*{1,9}|-|\.{1,9}|\d{1,9}\.|[a-zA-Z]\.|<(?:\d{1,4}|\.)>)[ \t]+(?:\[[ xX*]\][ \t]+)?")
 _TERM = re.compile(r"(?=\S)((?:[^:;\n]|:(?!:)|;(?!;)){1,500})(?::{2,4}|;;)(?:[ \t]+|$)")

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from string import ascii_lowercase
 
 from copyspec.common.lockless import cached_property
 
@@ -15,8 +14,10 @@ from ..documents import Part
 from .articles import article_of
 from .function_words import FUNCTION_WORDS
 from .languages import ANY, is_in
-from .sentencehood import lacks_end
-from .vocabulary import ENDING, english, is_english, is_rare, spelt
+from .misspellings import is_near_word
+from .sentencehood import END, lacks_end
+from .serial_commas import SerialCommas
+from .vocabulary import ENDING, is_english, is_rare, spelt
 
 DOCUMENT_CHARS = 1 << 20
 """Characters of a document that are read for this, before its first sentence is judged. Later ones do not count, so
@@ -28,10 +29,10 @@ OFTEN = 3
 REPEATED = 2
 """An unknown word with this many occurrences is a term, and a capital with as many inside sentences that of a name."""
 
-MOST_CARE = 2.5  # nats: mistakes are a twelfth of what they are in sentences that somebody wants corrected
+MOST_CARE = 2.25  # nats: mistakes are a twelfth of what they are in sentences that somebody wants corrected
 
-FEW_SENTENCES = 2  # so many tell nothing about a writer's care
-EDITED = 0.6  # nats: texts with more are mostly documents that were read again
+FEW_SENTENCES = 2  # so many, or so few texts, tell nothing about a writer's care
+EDITED = 0.85  # nats: texts with more are mostly documents that were read again
 MOST_SLIPS = 300  # unknown words that are looked at, a tenth of a millisecond each
 
 ENDING_CHARS = 400  # of a text that are looked at to tell whether it lacks its end
@@ -57,6 +58,8 @@ _PLAIN_SLIP = re.compile(
     r"|(?:can|could|may|might|must|should|will|would) been"
     r"|(?:can|could|may|might|must|should|will|would|do|does|did)(?: not|n['’]t)"
     r" (?!always|sometimes|perhaps|this|its)[a-z]{2,}[^\Ws]s"
+    r"|(?:could|must|should|would) to (?:be|do|get|have|make|take|use)"
+    r"|(?:have|has) (?:began|broke|chose|drove|fell|flew|forgot|gave|grew|knew|saw|spoke|threw|took|went|wrote)"
     r"|(the|an?|of|to|and|in|on|at|by|for|from|with|not|then|be|or|are) \1)\b",
     re.IGNORECASE,
 )
@@ -65,7 +68,6 @@ _SLIP_LETTERS = range(5, 25)  # shorter words are often abbreviations, longer on
 _SENTENCE = re.compile(r"[.!?](?=\s|\Z)")
 _LONGEST = 40  # letters of a word; longer ones are data
 _SHORTEST = 3  # letters of each half of a compound
-_SERIAL, _NO_SERIAL = (re.compile(rf"\w, [\w' -]{{1,30}}{mark} (?:and|or) \w") for mark in (",", r"(?<![,;])"))
 
 
 class DocumentWords:
@@ -78,10 +80,10 @@ class DocumentWords:
         self._inside = Counter[str]()  # of these, words with a capital inside a sentence
         self._marked = set[str]()  # words and names outside of the prose: code, links, attributes, tags
         self._symbols = set[str]()  # single letters there, and in "i = 1"
-        self._serial = Counter[bool]()  # lists with and without a comma before the last "and"
+        self.serial_commas = SerialCommas()
         self._votes: dict[str, list[bool]] = {name: [] for name in {"en", language} - {ANY}}
         self._openings = Counter[bool]()  # segments that begin in lower case, and others
-        self._sentences = self._plain_slips = self._open = 0
+        self._texts = self._sentences = self._plain_slips = self._open = self._ended = 0
         left = DOCUMENT_CHARS
         for part in parts:
             self._read(part, left)
@@ -95,17 +97,19 @@ class DocumentWords:
         self._inside.update(_INSIDE.findall(prose))
         self._marked.update(_IDENTIFIER.findall(rest))
         self._symbols.update(_SYMBOL.findall(_TAG.sub(" ", rest)), _SYMBOL_IN_PROSE.findall(prose))
-        for is_serial, pattern in ((True, _SERIAL), (False, _NO_SERIAL)):
-            self._serial[is_serial] += sum(1 for _ in pattern.finditer(prose))
+        self.serial_commas.read(prose)
         first = (
             next(filter(str.isalpha, part.text[each.start : each.end]), "")
             for each in part.segments
             if each.begins or each.ends
         )
         self._openings.update(letter.islower() for letter in first if letter)
+        self._texts += len(part.segments)
         ends = (part.text[max(each.start, each.end - ENDING_CHARS) : each.end] for each in part.segments if each.ends)
-        self._open += sum(map(lacks_end, ends))
-        self._plain_slips += len(_PLAIN_SLIP.findall(prose))
+        for text in ends:
+            self._open += lacks_end(text)
+            self._ended += bool(END.search(text))
+        self._plain_slips += plain_slips(prose)
         self._plain_slips += sum(
             article_of(word, self.is_word) not in (None, article.lower())
             for article, word in _ARTICLE.findall(prose)
@@ -177,13 +181,14 @@ class DocumentWords:
 
     @property
     def leaves_open(self) -> bool:
-        """Whether more than one sentence at the end of a text goes without its mark."""
-        return self._open > 1
+        """Whether sentences at the end of a text go without their mark: more than one, or one where hardly any other
+        text ends with one."""
+        return self._open > 1 or (self.is_document and self._ended < REPEATED)
 
     @property
-    def has_serial_commas(self) -> bool | None:
-        """Whether lists have a comma before their last "and"; None if the document has both, or no lists."""
-        return None if all(self._serial.values()) == any(self._serial.values()) else self._serial[True] > 0
+    def is_document(self) -> bool:
+        """Whether this is more than a few sentences and headings."""
+        return max(self._sentences, self._texts) > FEW_SENTENCES
 
     @cached_property
     def care(self) -> float:
@@ -194,7 +199,7 @@ class DocumentWords:
         share = sum(is_near_word(word) and not self.term(word) for word in looked_at) / max(1, len(looked_at))
         slips = share * len(once) + 6 * self._plain_slips  # which no technical term looks like
         care = min(MOST_CARE, math.log(max(1.0, self._sentences / FEW_SENTENCES / (slips / 2 + 1))))
-        return care + EDITED * (self._sentences > FEW_SENTENCES)
+        return care + EDITED * self.is_document
 
     def is_in(self, language: str) -> bool:
         """Whether most of the document is in a language; True if undecided."""
@@ -228,16 +233,9 @@ def _may_be_slip(word: str) -> bool:
     return is_usual and not (is_english(word) or is_rare(word))
 
 
-def is_near_word(word: str) -> bool:
-    """Whether one differing letter makes a listed word."""
-    words = english()
-    for at in range(len(word) + 1):
-        head, tail = word[:at], word[at:]
-        if head + tail[1:] in words or head + tail[1:2] + tail[:1] + tail[2:] in words:
-            return True
-        if any(head + letter + tail in words or head + letter + tail[1:] in words for letter in ascii_lowercase):
-            return True
-    return False
+def plain_slips(text: str) -> int:
+    """Count the pairs of words that are wrong in any text."""
+    return len(_PLAIN_SLIP.findall(text))
 
 
 @lru_cache(maxsize=1024)

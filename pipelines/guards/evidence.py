@@ -12,9 +12,11 @@ from itertools import pairwise, product
 from copyspec.common.lockless import cached_property
 
 from ..documents import Refusal, Segment
+from . import number
 from .articles import ARTICLES, article_of
-from .document_words import DocumentWords, is_compound, is_near_word
+from .document_words import DocumentWords, is_compound
 from .likeness import are_irregular, distance, plain, sounds_like
+from .misspellings import is_near_word
 from .openings import Openings
 from .sentencehood import END, is_terse
 from .varieties import are_varieties
@@ -26,6 +28,7 @@ _SAYS_OF = (
     r"is|are|was|were|has|can|may|must|should|will|defaults?|specifies|contains|denotes|means|controls|determines"
 )
 _SUBJECT = re.compile(rf"(?<![\w'’.-])([a-z][\w-]{{1,40}}) (?:{_SAYS_OF})(?![\w'’-])")
+_ENTRY = re.compile(r"([a-z][\w-]{1,40})(?: +[-–—]|:)(?=\s|\Z)")  # of a list of names
 _SYMBOL_IS = re.compile(r"(?<![\w'’.-])(?:[b-hj-zA-HJ-Z]|i|a) (?:is|are|denotes)(?![\w'’-])")
 _GOES_ON = re.compile(r"[\w,] \Z")  # before a piece of a long sentence
 _AFTER_SYMBOL = re.compile(
@@ -36,6 +39,7 @@ _BEFORE_SYMBOL = re.compile(
     r"[b-hj-z],?|[b-hj-z] and)|[=<>+*/(\[])\s*\Z"
 )
 SLIPS = 2  # letters that may differ in a misspelling that happens to be made of words, as "allways"
+LABEL_WORDS = 12  # most words of a label
 _NEAR = 24  # characters beside a letter that are looked at
 _CLAUSE = re.compile(
     r"\b(?:what|who|where|when|how|that|why|all)\b[^.;:!?]*\b(?:is is|was was|do do|does does|did did|had had)\W*\Z",
@@ -46,6 +50,7 @@ _DOUBLED = re.compile(r"(.)\1")
 _LAST_COMMA = re.compile(r",(?=\s*(?:and|or)\b)")
 _NEXT_WORD = re.compile(r"\s+([\w'’]+)")
 _COINED = re.compile(r"(\w{3,}?)(?:ee|less|like|ness|wise)s?\Z")
+_DIVIDED = re.compile(r"\w-[ \t]*\n")
 _JOINED = re.compile(r"\w[:=|]\w")
 _COMPARED_TWICE = re.compile(r"(?<![\w'’])(?:more|most) \w+(?:er|est)(?![\w'’])", re.IGNORECASE)
 _POINTS = (frozenset({"this", "these"}), frozenset({"that", "those"}))
@@ -90,8 +95,13 @@ class Evidence:
             is_small = word.islower() and len(word) > 1 and not is_grammar(word)
             if is_small and word.capitalize() in has - had and facts.is_marked(word):
                 yield f"{word!r} is a name in code or markup"
+        for word in wording.gone if all(map(str.isascii, wording.new)) else ():
+            if not (word.replace("’", "").isascii() or facts.is_word(word)):
+                yield f"{word!r} has letters of another language"
         for word in wording.gone if not is_joined else ():
             if not facts.is_word(word) and len(word) > 1 and not any(_is_typo(word, new) for new in wording.new):
+                if any(number.is_plural(word.lower(), new.lower()) for new in wording.new):
+                    yield f"{word!r} is a regular plural"
                 if why := facts.term(word):
                     yield f"{word!r} is no slip: {why}"
                 elif is_compound(word) and all(distance(plain(word), plain(new)) > SLIPS for new in wording.new):
@@ -115,6 +125,8 @@ class Evidence:
         around = self._text[max(self._segment.start, start - _NEAR) : start] + wording.becomes
         if _COMPARED_TWICE.search(around, max(0, len(around) - len(wording.becomes) - 5)) and "more" not in wording.new:
             yield "a comparison does not stand after another"
+        if _DIVIDED.search(wording.was) and not _DIVIDED.search(wording.becomes):
+            yield "a word is divided at the end of a line"
         if _JOINED.search(self._text, max(0, start - 2), end + 2):
             yield "a mark joins two words, as in data"
         if re.search(r"(?<![\w'’])I (?:and|or)\b", wording.becomes + self._text[end : end + 4]) and "I" in wording.new:
@@ -126,11 +138,19 @@ class Evidence:
                 yield "what it stands for decides its number"
         yield from self._article(wording, end)
         if any(begin < end and start < until for begin, until in self._subjects):
-            yield "the subject is a symbol, or the name of a parameter or a command"
+            yield "the subject is a symbol, or the name of a parameter, a command or an entry"
         if wording.new and not wording.gone and {*ARTICLES, "the"}.issuperset(word.lower() for word in wording.new):
             clause = _CLAUSE_END.search(self._text, end, self._segment.end)
             if is_terse(self._text[self._segment.start : clause.start() if clause else self._segment.end]):
                 yield "a label or a note goes without articles"
+        if facts.is_document:
+            bounds = self._segment.start, self._segment.end
+            yield from number.objections(self._text, start, end, bounds, wording)
+            whole = self._text[slice(*bounds)].rstrip()
+            is_label = is_terse(whole) and not whole.endswith(":") and len(spelt(whole)) <= LABEL_WORDS
+            words = (*wording.gone, *wording.new)
+            if is_label and words and all(map(is_grammar, words)) and not (doubled > still or is_joined):
+                yield "a label goes with other function words than a sentence"
         adds = len(wording.new) > len(wording.gone) and not wording.joins
         if adds and end == self._segment.end and not END.search(wording.was):
             yield "the text may go on after this"
@@ -172,7 +192,10 @@ class Evidence:
             and self._openings.has(match.start())
             and not _GOES_ON.search(self._text, max(0, match.start() - 2), match.start())
         )
-        return [match.span() for match in (*words, *_SYMBOL_IS.finditer(self._text, start, end))]
+        entry = _ENTRY.match(self._text, self._openings.first, end)
+        return [
+            match.span() for match in (*words, *_SYMBOL_IS.finditer(self._text, start, end), *filter(None, [entry]))
+        ]
 
     def _habits(self, wording: Wording, start: int, end: int) -> Iterator[str]:
         if wording.was[:1].islower() and wording.becomes == wording.was[:1].upper() + wording.was[1:]:
@@ -187,7 +210,7 @@ class Evidence:
         had, has = (len(_LAST_COMMA.findall(side + after)) for side in (wording.was, wording.becomes))
         if wording.was != wording.becomes and not (wording.gone or wording.new):
             is_list = "," in self._text[max(self._segment.start, start - _LONG) : start]
-            if had != has and is_list and self._facts.has_serial_commas in (None, has < had):
+            if had != has and is_list and self._facts.serial_commas.is_usual in (None, has < had):
                 yield "a comma before the last item of a list is a matter of style"
             before = self._text[max(self._segment.start, start - _NEAR) : start]
             if _AFTER_COLON.search(before) and wording.was.casefold() == wording.becomes.casefold():

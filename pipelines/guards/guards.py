@@ -108,8 +108,8 @@ def check(
 
 
 def styled(text: str, segment: Segment, checked: Checked, options: GuardOptions, facts: DocumentWords) -> Checked:
-    """Add the edits that give words the spelling of a style. Names, code, words of the project and those that stand in
-    code or markup stay."""
+    """Add the edits that give words the spelling of a style, and lists the document's habit with a last comma. Names,
+    code, words of the project and those that stand in code or markup stay."""
     if options.style is None or options.any_language:
         return checked
     openings, made = Openings(text, segment), list(checked.edits)
@@ -121,6 +121,11 @@ def styled(text: str, segment: Segment, checked: Checked, options: GuardOptions,
         stays = stays or (word[0].isupper() and (facts.is_name(word) or not openings.has(start)))
         stays = stays or any(each.start <= end and start <= each.end for each in checked.edits)
         if not stays and stretches.refusal(edit) is None:
+            made.append(edit)
+    for edit in facts.serial_commas.others(text, segment):
+        if stretches.refusal(edit) is None and not any(
+            each.start <= edit.end and edit.start <= each.end for each in made
+        ):
             made.append(edit)
     verdicts = [Verdict(edit, None, lambda: f"style: {options.style}") for edit in made[len(checked.edits) :]]
     made.sort(key=attrgetter("start"))
@@ -137,7 +142,8 @@ def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOp
     gains = _gains(text, segment, [[changes[place] for place in group] for group in sure], options, context)
     gain_of = {place: gain for group, gain in zip(sure, gains, strict=True) for place in group}
     for place, gain in gain_of.items():
-        refusals[place] = judge.doubtful(changes[place], gain)
+        change = changes[place]
+        refusals[place] = judge.doubtful(change, gain) or _rival(text, segment, change, judge, options, context)
     for group in together:
         if first := next((each for place in group if (each := refusals[place])), None):
             for place in group:
@@ -164,6 +170,19 @@ def _gains(
     made = [model_text(apply(text, changes), edited(segment, changes)) for changes in groups]
     source, *others = context.fluency((model_text(text, segment), *made))
     return [other - source for other in others]
+
+
+def _rival(
+    text: str, segment: Segment, change: Edit, judge: Judge, options: GuardOptions, context: Context
+) -> Refusal | None:
+    """The refusal of a spelling if another word that is as near to the misspelt one makes the segment more likely."""
+    rivals = judge.rivals(change) if context.fluency is not None and options.precision else ()
+    gains = _gains(text, segment, [[change], *([edit] for _, edit in rivals)], options, context) if rivals else [0.0]
+    best = max(range(len(gains)), key=lambda at: gains[at] or 0.0)
+    if best == 0:
+        return None
+    would = replacing(text[change.start : change.end], change.replacement)
+    return Refusal("evidence", f"{would}, but {rivals[best - 1][0]!r} is as near to it and likelier here")
 
 
 def _belonging(text: str, change: Edit, other: Refusal) -> Refusal:

@@ -18,20 +18,23 @@ from copyspec.text.sentence_marks import SENTENCE_ENDS
 
 from ..documents import Edit, Refusal, Segment, model_text
 from ..edits.diff import apply
-from .document_words import DocumentWords
+from .articles import ARTICLES
+from .document_words import DocumentWords, plain_slips
 from .evidence import Evidence
+from .misspellings import rivals
 from .openings import Openings
 from .sentencehood import END, MARKER, begins_item, is_fragment, lacks_end
 from .stretches import around
 from .vocabulary import spelt
 from .wording import Kind, Wording, is_grammar
 
-MarginKind = Kind | Literal["unusual", "often", "care", "initial"]
+MarginKind = Kind | Literal["unusual", "often", "care", "initial", "more"]
 """`unusual`: a capital inside a sentence, a new spelling of a name, a word that is set off by quotes or the like,
 another word in a heading or a cell, another mark at the end of a sentence;
 `often`: added to the margin for another form of a word that the writer uses often;
 `care`: added for a careful writer, by which mistakes are e times as rare;
-`initial`: a sentence that loses the "The" it begins with."""
+`initial`: a sentence that loses the "The" it begins with;
+`more`: added for function words that come or go in a document."""
 
 DEFAULT_MARGINS: Mapping[MarginKind, float] = {
     "spelling": 0.0,
@@ -49,6 +52,7 @@ DEFAULT_MARGINS: Mapping[MarginKind, float] = {
     "often": 3.0,
     "care": 1.0,
     "initial": 4.0,
+    "more": 1.0,
 }
 """Least margin by kind of change, in nats, chosen by how often the bundled model makes such changes in correct texts
 (docs/files.md)."""
@@ -72,6 +76,7 @@ CALIBRATED: Mapping[str, Mapping[MarginKind, float]] = {
         "often": 1.0,
         "care": 2.0,
         "initial": math.inf,
+        "more": 1.0,
     },
 }
 """Least margins by model. Those of `smollm2-correct`, with the gain, are fitted by logistic regression
@@ -94,6 +99,7 @@ _MOVING = frozenset(",.!?;:")
 _QUOTES = re.compile(
     r"(?<!\w)['‘’](?=[^\W\d])|(?<=[^\W_])(?<![sS])['’](?!\w)"
 )  # single; none ends "dogs'", or begins "'90s"
+_PAIR = 20  # characters beside a word in which another one makes a pair with it
 _MINUS = re.compile(r"(?<![^\W\d_])-\d")  # unlike "mid-1990s"
 
 
@@ -151,6 +157,12 @@ class Judge:
         wording, start, end = self._worded(edit)
         kind: Kind = "swap" if wording.swap(self._is_word) else wording.kind(self._is_word)
         return kind, self._preferred.margin(start, end) if self._preferred else None
+
+    def rivals(self, edit: Edit) -> Sequence[tuple[str, Edit]]:
+        """Other words that may stand for a misspelt one, and the changes to these."""
+        wording, start, _ = self._worded(edit)
+        kind, _ = self.measured(edit)
+        return rivals(wording, start, self._facts.count) if kind == "spelling" else ()
 
     def _worded(self, edit: Edit) -> tuple[Wording, int, int]:
         """A change extended to whole words, with the start and end of these words."""
@@ -239,9 +251,9 @@ class Judge:
         kind = wording.kind(self._is_word)
         opens = self._openings.begins if start <= self._openings.first else self._openings.has(start)
         if kind == "capital":
-            words = spelt(wording.was)
-            begins = opens and wording.becomes[:1].isupper() and self._is_word(words[0])
-            usual = begins or any(word.startswith(("i'", "i’")) or word == "i" for word in words)
+            written = spelt(wording.was)
+            begins = opens and wording.becomes[:1].isupper() and self._is_word(written[0])
+            usual = begins or any(word.startswith(("i'", "i’")) or word == "i" for word in written)
         elif kind == "mark":
             usual = _MARKS.findall(wording.was) in ([], _MARKS.findall(wording.becomes))  # but "." for "?"
         else:
@@ -253,6 +265,15 @@ class Judge:
         is_apart = (is_part and not END.search(piece)) or is_fragment(piece)
         usual = usual and not (is_apart and kind not in ("spelling", "doubled", "mark"))
         least = self._margins[kind]
+        words = {word.lower() for word in (*wording.gone, *wording.new)}
+        end = start + len(wording.was)
+        before = self._text[max(self._segment.start, start - _PAIR) : start]
+        after = self._text[end : min(self._segment.end, end + _PAIR)]
+        slips, left = (plain_slips(f"{before}{side}{after}") for side in (wording.was, wording.becomes))
+        if words == ARTICLES or left < slips:  # the next word decides which article is right, as the evidence says
+            return self._margins[kind] + self._more
+        if self._facts.is_document and kind == "grammar" and len(wording.gone) != len(wording.new):
+            least += self._margins["more"]
         if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:
             least = max(least, self._margins["initial"])  # whether "The" is right depends on the text before
         if kind == "spelling" and not _SET_OFF.isdisjoint(wording.was):

@@ -25,6 +25,7 @@ _FILES = (
     r"py|js|ts|json|ya?ml|toml|md|txt|csv|html?|css|sh|cpp|java|rs|exe|zip|pdf|docx?|xlsx?|png|jpe?g|com|org|net|io"
 )
 _TAGS = (
+    r"\$[A-Z][A-Za-z]{1,20}:[^$\n]{0,200}\$|"  # keywords of version control
     r"<\|[^<>|\n]{0,80}\|>|</?\w[^<>\n]*>|<!--|-->|<[!?%][^<>\n]{0,80}>|<<[^<>\n]{1,40}>>"  # of models, HTML, templates
     r"|\[/?[A-Z_]{2,20}\d{0,4}\]|\[\[[^\[\]\n]{1,80}\]\]|&(?:#\d{1,6}|#x[0-9A-Fa-f]{1,6}|[A-Za-z]\w{1,30});"
     r"|\$?\{\{?[^{}\n]{0,80}\}?\}|\{[%#][^{}\n]{0,80}[%#]\}|%\(?\w*\)?[sdif]\b|%[-+#0 ]?\d*(?:\.\d+)?[sdifxXeg]\b"

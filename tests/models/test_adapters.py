@@ -23,6 +23,7 @@ from copyspec.cli import main
 from copyspec.models.adapters import merge, read_adapter
 from copyspec.models.aliases import ADAPTER_WEIGHTS, ALIASES
 from copyspec.models.errors import FileError
+from copyspec.models.files import WEIGHTS
 from copyspec.models.pretrained import Pretrained
 from copyspec.models.resolve import is_here, place, resolve
 from tests.helpers.texts import byte_level, llama
@@ -71,6 +72,28 @@ def test_merged_is_base_and_adapter(base: Path, tensors: dict[str, torch.Tensor]
             expected = expected + delta
         assert torch.equal(weight, expected), name
     assert (tmp_path / "merged" / "chat_template.jinja").read_text() == "its own"
+
+
+def test_rounded_weights_are_bfloat16_and_their_sums_keep_the_update(
+    base: Path, tensors: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    """Of updates far smaller than the spacing of bfloat16, which rounding to the nearest number would undo."""
+    tensors[f"{NAME}.lora_A.weight"] = torch.ones_like(tensors[f"{NAME}.lora_A.weight"])
+    tensors[f"{NAME}.lora_B.weight"] = torch.full_like(tensors[f"{NAME}.lora_B.weight"], 2e-6)
+    adapter, weights = write(tmp_path / "adapter", tensors), []
+    for number in range(2):
+        folder = tmp_path / f"merged-{number}"
+        folder.mkdir()
+        merge(base, adapter, folder, is_rounded=True)
+        weights.append(load_file(folder / WEIGHTS)["model.layers.1.self_attn.q_proj.weight"])
+    before = load_file(base / WEIGHTS)["model.layers.1.self_attn.q_proj.weight"].float()
+    weight, again = weights
+    assert torch.equal(weight, again)
+    assert torch.equal(weight, weight.bfloat16().float())
+    moved = weight - before
+    assert (moved.abs() <= 2.0**-7 * before.abs() + 2e-5).all()
+    deviation = float(moved.std()) * weight.numel() ** -0.5
+    assert abs(float(moved.mean()) - 1.6e-5) < 3 * deviation and 4 * deviation < 1.6e-5
 
 
 def _half(tensors: dict[str, torch.Tensor]) -> None:

@@ -65,9 +65,16 @@ def test_it_corrects_and_equals_plain_decoding() -> None:
 @needs_smollm2
 def test_its_second_opinion_is_that_of_its_base() -> None:
     texts = ("It occurs in in nodes.", "It occurs in nodes.")
-    fluency = ModelCorrector(copyspec.load(CORRECTOR, dtype="float32")).fluency
+    engine = copyspec.load(CORRECTOR, dtype="float32")
+    fluency = ModelCorrector(engine).fluency
     assert fluency is not None and ModelCorrector(tiny_engine()).fluency is None
     base = copyspec.load("smollm2", dtype="float32")
+    adapter = read_adapter(ALIASES[CORRECTOR].adapter)
+    for name, (a, b) in adapter.parts.items():  # without what the merged weights were rounded by
+        own, merged = base.model.get_parameter(name), engine.model.get_parameter(name)
+        without = merged - adapter.scale * b.float() @ a.float()
+        assert ((without - own).abs() <= 2.0**-6 * merged.abs() + 1e-6).all()
+        own.data = without
     start = [base.tokenizer.bos_token_id]
     for before, space in (("", ""), ("A list.\n\n", ""), ("A list. ", " ")):
         lead = start + list(base.codec.encode(before.rstrip(" ")).ids)

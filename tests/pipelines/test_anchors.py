@@ -6,10 +6,20 @@ import io
 import json
 import random
 import re
+from pathlib import Path
 
 import pytest
 
-from copyspec.pipelines import FunctionCorrector, GuardOptions, Runner, RunOptions, Work, format_of
+from copyspec.pipelines import (
+    FileOptions,
+    FunctionCorrector,
+    GECPipeline,
+    GuardOptions,
+    Runner,
+    RunOptions,
+    Work,
+    format_of,
+)
 from copyspec.pipelines.formats.anchors import is_named, linked
 
 OPEN = GuardOptions(
@@ -80,3 +90,44 @@ def test_other_headings_are_corrected() -> None:
 )
 def test_ways_to_make_an_anchor(heading: str, anchor: str) -> None:
     assert is_named(heading, linked(f"[x](#{anchor})")) and not is_named(heading, linked("[x](#other) # A"))
+
+
+@pytest.mark.parametrize("link", ["md", "site", "html", "xref", "adoc", "myst", "role"])
+@pytest.mark.parametrize("place", ["beside", "above"])
+def test_a_heading_that_another_file_links_to_keeps_its_words(tmp_path: Path, link: str, place: str) -> None:
+    rng = random.Random(f"{link} {place}")
+    (tmp_path / "docs").mkdir()
+    if place == "above":
+        (tmp_path / ".git").mkdir()
+    folder = tmp_path / "docs" if place == "beside" else tmp_path
+    for number in range(5):
+        heading = " ".join(rng.sample(WORDS, rng.randint(1, 5))).capitalize()
+        fragment = slug(heading)
+        name, text = {
+            "md": ("a.md", f"See [it](docs/page.md#{fragment} \"x\")."),
+            "site": ("a.md", f"See [it][x].\n\n[x]: /guide/page/#{fragment}"),
+            "html": ("a.html", f'<a href="page.html#{fragment}">x</a>'),
+            "xref": ("a.adoc", f"See xref:page.adoc#_{slug(heading, '_')}[it]."),
+            "adoc": ("a.adoc", f"See <<page.adoc#_{slug(heading, '_')},it>>."),
+            "myst": ("a.md", f"See {{ref}}`page:{heading}`."),
+            "role": ("a.rst", f"See :ref:`that <page:{heading}>`."),
+        }[link]  # fmt: skip
+        (folder / name).write_text(text, encoding="utf-8")
+        page = tmp_path / "docs" / f"page-{number}.md"
+        page.write_text(f"# {heading}\n\nHere is one.\n\n# Another heading\n", encoding="utf-8")
+        change = FunctionCorrector(lambda each: re.sub(r"\b(\w)(\w+)", r"\1x\2", each))
+        (report,) = GECPipeline(change, guards=OPEN).files(page, FileOptions(in_place=True))
+        lines = page.read_text(encoding="utf-8").splitlines()
+        assert lines[0] == f"# {heading}" and report.summary.skipped["linked"] == 1
+        assert lines[2] != "Here is one." and lines[4] == "# Axnother hxeading"
+
+
+def test_files_that_cannot_be_read_link_to_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.md").symlink_to(tmp_path / "nowhere.md")
+    (tmp_path / "b.md").mkdir()
+    (tmp_path / "c.md").write_bytes(b"\xff\xfe[x](d.md#the-first) " + b"\x00" * 100)
+    page = tmp_path / "d.md"
+    page.write_text("# The first\n\n# The second\n", encoding="utf-8")
+    change = FunctionCorrector(lambda each: each.replace("The", "Thex"))
+    list(GECPipeline(change, guards=OPEN).files(page, FileOptions(in_place=True)))
+    assert page.read_text(encoding="utf-8") == "# The first\n\n# Thex second\n"

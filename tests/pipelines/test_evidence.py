@@ -301,3 +301,19 @@ def test_a_style_changes_the_spelling_of_words_alone() -> None:
     assert made.text == "The color has changed in a center."
     with pytest.raises(ValueError, match="style='french' must be one of 'british', 'american'"):
         GuardOptions(style="french")
+
+
+@pytest.mark.parametrize("joint", ["and", "or"])
+def test_a_style_gives_lists_the_comma_that_most_have(joint: str) -> None:
+    keep = FunctionCorrector(lambda text: text)
+    with_comma, without = f"We sell pens, ink, {joint} paper. ", f"We sell pens, ink {joint} paper. "
+    lists = [f"Take ham, eggs, milk{comma} {joint} bread." for comma in (",", "")]
+    for usual, wanted in ((with_comma, lists[0]), (without, lists[1])):
+        for given in lists:
+            text = f"{usual * 5}{given}"
+            assert GECPipeline(keep, guards=GuardOptions(style="british"))(text).text == f"{usual * 5}{wanted}"
+            assert GECPipeline(keep)(text).text == text
+            for short in (f"In May, Ann {joint} Bob came.", f"My boss, Ann, {joint} Bob came."):
+                assert GECPipeline(keep, guards=GuardOptions(style="british"))(text + short).text.endswith(short)
+    for text in (f"{with_comma}{without}{lists[1]}", f"{with_comma * 2}{without * 2}{lists[0]}", lists[1]):
+        assert GECPipeline(keep, guards=GuardOptions(style="british"))(text).text == text

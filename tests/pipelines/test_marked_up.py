@@ -372,6 +372,14 @@ def test_a_percent_sign_in_an_address_begins_no_comment(address: str) -> None:
     assert segments("latex", rf"\begin{{tabular}}{{l}} {address} \end{{tabular}} It go.") == ["It go."]
 
 
+@pytest.mark.parametrize("name", ["navtitle", "!toc", "page-aliases", "_content-type"])
+@pytest.mark.parametrize("mark", [":", " :"])
+def test_attributes_of_asciidoc_are_left_out(name: str, mark: str) -> None:
+    text = f":{name}{mark} he go home\n:description: they was here\n\n= A title\n\nIt go.\n"
+    assert segments("adoc", text) == ["A title", "It go."]
+    assert segments("adoc", f"A title: here\n\n:{name}{mark} he go home\nIt go.\n")[-1] == "It go."
+
+
 @pytest.mark.parametrize("attributes", ["[source,ruby]", "[listing]\n.Caption go", "[source]\n[go]"])
 @pytest.mark.parametrize("mark", ["--", "====", "****"])
 def test_listings_in_open_blocks_of_asciidoc_are_left_out(attributes: str, mark: str) -> None:

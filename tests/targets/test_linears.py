@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import sys
 from runpy import run_path
@@ -203,6 +204,21 @@ def test_packed_weights_follow_changes_that_torch_does_not_count() -> None:
         given = torch.randn(3, module.in_features)
         with torch.inference_mode(), fast.used():
             torch.testing.assert_close(module(given), linear(given, module.weight), atol=1e-4, rtol=1e-4)
+
+
+@needs_it
+@torch.inference_mode()
+def test_a_copy_that_shares_the_weights_multiplies_any_number_of_tokens() -> None:
+    own = nn.ModuleList([layer(256, 256), layer(96, 1536)])
+    for module in own:
+        module.weight.data.copy_(module.weight.bfloat16())
+    lent = copy.deepcopy(own, {id(weight): weight for weight in own.parameters()})
+    FastLinears(own).lend(lent)
+    for module, other in zip(own, lent, strict=True):
+        assert "forward" in vars(other) and "forward" not in vars(module)
+        for shape in ((1,), (3, 5), (2, max(ROWS)), (1, 2 * max(ROWS) + 1)):
+            tokens = torch.randn(*shape, module.in_features)
+            torch.testing.assert_close(other(tokens), module(tokens), atol=1e-4, rtol=1e-4)
 
 
 @needs_it

@@ -1,0 +1,39 @@
+"""Words that a misspelling may have been meant as."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from string import ascii_lowercase
+
+from ..documents import Edit
+from .vocabulary import english
+from .wording import Wording
+
+RIVALS = 8  # words that are asked about
+
+
+def rivals(wording: Wording, start: int, count: Callable[[str], int]) -> Sequence[tuple[str, Edit]]:
+    """The words that a misspelt word is as near to as to its correction, and the changes to these. `start`: where the
+    changed words begin; `count`: occurrences of a word in the document."""
+    if len(wording.gone) != 1 or len(wording.new) != 1 or not wording.gone[0].islower():
+        return ()
+    (word,), (new,), near = wording.gone, wording.new, set(near_words(wording.gone[0]))
+    start += wording.was.index(word)
+    others = sorted(near - {new}, key=lambda other: (-count(other), other[0] != word[0], other))
+    return [(other, Edit(start, start + len(word), other)) for other in others[:RIVALS] if new in near]
+
+
+def is_near_word(word: str) -> bool:
+    """Whether one differing letter makes a listed word."""
+    return next(near_words(word), None) is not None
+
+
+def near_words(word: str) -> Iterator[str]:
+    """Yield the listed words that differ by a letter, or by two that change places; some twice."""
+    words = english()
+    for at in range(len(word) + 1):
+        head, tail = word[:at], word[at:]
+        made = [head + tail[1:], head + tail[1:2] + tail[:1] + tail[2:]]
+        for letter in ascii_lowercase:
+            made += (head + letter + tail, head + letter + tail[1:])
+        yield from words.intersection(made)
