@@ -146,6 +146,7 @@ class Batch:
         is_first = count > len(rows) or self._times.passes == rows[0].meter.before.passes
         if count + self._nodes > session.most_tokens:
             rows, reading, count = self._in_pieces(session.most_tokens - min(self._nodes, session.most_tokens // 4))
+        read = [len(row.uncached) > 1 for row in rows]
         fills_prefixes = any([row.model_state is not None for row in rows])
         if fills_prefixes:
             reuse.check_state(rows, target)
@@ -200,7 +201,7 @@ class Batch:
             kept.append(())
         session.keep(kept)
         if is_first and fills_prefixes:
-            reuse.store(rows, session, target)
+            reuse.store(rows, session, target, read)
         marks = PassMarks(started, drafted, launched, bookkept, sampled, verified, clock())
         self._nodes = nodes = sum([len(tree.tokens) for tree in trees])
         seconds = self._record(marks, count + nodes, is_first=is_first, is_done=scores.logits.is_cpu)
@@ -263,7 +264,7 @@ class Batch:
                 row.close()
         if self._session is not None:
             # Rows that go on are cached when they end.
-            reuse.store(self.rows, self._session, self._target, only_finished=True)
+            reuse.store(self.rows, self._session, self._target, [not runs for runs in is_running])
             reuse.hand_over(self.rows, self._session)
         places = [place for place, runs in enumerate(is_running) if runs]
         self.rows = [self.rows[place] for place in places]

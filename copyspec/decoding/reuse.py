@@ -45,7 +45,7 @@ def load(rows: Sequence[Row], session: Session, target: Target) -> bool:
         before = [past.before if (past := row.request.past) is not None else 0 for row in rows]
         room = max(len(row.uncached) + more for row, more in zip(rows, before, strict=True)) + ROOM
         cast("PrefixSession", session).load(prefixes, room)
-        for row, length, more in zip(rows, session.lengths, before, strict=True):
+        for row, length, more in zip(rows, session.lengths[-len(rows) :], before, strict=True):
             row.uncached = row.uncached[length - more :]
             row.meter.cached_tokens = length
     return passed
@@ -61,11 +61,11 @@ def check_state(rows: Sequence[Row], target: Target) -> None:
                 row.model_state = None
 
 
-def store(rows: Sequence[Row], session: Session, target: Target, *, only_finished: bool = False) -> None:
-    """Store the rows' keys and values in their prefix caches."""
+def store(rows: Sequence[Row], session: Session, target: Target, chosen: Sequence[bool]) -> None:
+    """Store the keys and values of the chosen rows in their prefix caches."""
     for index, row in enumerate(rows):
         cache, state = row.request.prefixes, row.model_state
-        if cache is not None and state is not None and (row.finish is not None or not only_finished):
+        if cache is not None and state is not None and chosen[index]:
             tokens, most = [*target.start(row.request.prompt), *row.output], row.request.most_kept
             _add(cache, state, tokens, most, cast("PrefixSession", session), index)
             if most is not None and session.lengths[index] >= most:

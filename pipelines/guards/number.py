@@ -50,7 +50,7 @@ def objections(text: str, start: int, end: int, bounds: tuple[int, int], wording
                 yield f"{word!r} takes a verb of either number"
         return
     singular = min(was, becomes, key=len)
-    if is_grammar(was) or {was, becomes} != {singular, plural(singular)}:
+    if is_grammar(was) or {was, becomes} != {singular, plural(singular)} or singular in _NO_PLURAL:
         return
     if not before and not is_noun(singular):
         yield "a note may begin with either form of a verb"

@@ -572,8 +572,11 @@ def test_a_journal_of_another_run_is_refused(
         (["--protect", "x"], "--protect was [] and is now ['x']"),
         (["--line-mode"], "--line-mode was False and is now True"),
         (["--untracked"], "--untracked was False and is now True"),
-        (["--kinds", "case"], "selections was ['marks'] and is now ['marks', 'kinds case']"),
-        (["-p"], "selections was ['marks'] and is now ['marks', 'asks']"),
+        (
+            ["--kinds", "case"],
+            "selections was ['marks', 'linked headings'] and is now ['marks', 'linked headings', 'kinds case']",
+        ),
+        (["-p"], "selections was ['marks', 'linked headings'] and is now ['marks', 'linked headings', 'asks']"),
     ):
         code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", file, *options)
         assert code == 3 and f"belongs to another run: {said}{end}" in err, err
@@ -672,7 +675,11 @@ def test_a_file_that_was_finished_under_another_selection_is_not_skipped(
     assert files[0].read_bytes() == b"He goed home, and he see it.\n"
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(fix, name="words"))
     code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", *files)
-    assert code == 3 and "selections was ['marks', 'kinds spacing'] and is now ['marks']" in err
+    assert (
+        code == 3
+        and "selections was ['marks', 'linked headings', 'kinds spacing'] and is now ['marks', 'linked headings']"
+        in err
+    )
     assert run_binary(capfdbinary, "gec", "-i", "--resume", "--kinds", "spacing", *files)[0] == 0
     assert run_binary(capfdbinary, "gec", "-i", *files)[0] == 0
     assert [file.read_bytes() for file in files] == [b"He went home, and he see it.\n", b"the end\n"]

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from copyspec import _trees
+from copyspec.targets.static.layout import Shape
+from copyspec.targets.static.settings import PAGE, SPLIT
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: getattr(_trees, name) for name in dir(_trees) if callable(getattr(_trees, name)) and not name.startswith("_")
@@ -18,7 +20,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 GOOD: dict[str, tuple[Any, ...]] = {
     "is_sound": ((1, 2), (-1, 0), 10),
     "accepted": ((1, 2), (-1, 0), (1, 2, 3)),
-    "fit": ([((-1, 0), (0.5, 0.2), 1.0, 2), None], (1.0, 1.1, 1.2), 2, 2, 1.5),
+    "fit_shared": ([((-1, 0), (0.5, 0.2), 1.0, 2), None], (1.0, 1.1, 1.2), 1.5),
     "record": ((-1, 0), (0.5, 0.2), (0,), 0.9, 1.0, 1.0),
 }
 
@@ -86,18 +88,20 @@ def test_one_wrong_item() -> None:
     draft = ((-1, 0), (0.5, 0.2), 1.0, 2)
     for place in range(4):
         for value in values():
-            check("fit", ([(*draft[:place], value, *draft[place + 1 :])], *GOOD["fit"][1:]))
+            check("fit_shared", ([(*draft[:place], value, *draft[place + 1 :])], *GOOD["fit_shared"][1:]))
     for value in values():
-        check("fit", ([value], *GOOD["fit"][1:]))
+        check("fit_shared", ([value], *GOOD["fit_shared"][1:]))
 
 
 def test_one_wrong_argument_of_a_layout() -> None:
-    packed, slots = np.zeros((2, 1, 4), dtype=np.int64), np.zeros((1, 4), dtype=np.int64)
-    visible = np.zeros((1, 4, 8), dtype=bool)
-    good = ([0], [(5,)], [(1, 2)], [(-1, 0)], 1, packed, slots, visible)
-    host = np.zeros((1, 20), dtype=np.int64)
-    packing = (host, [0], [(5,)], [(1, 2)], [(-1, 0)], [()], 3)
-    for name, arguments in (("lay_out", good), ("pack", packing)):
+    packed, visible = np.zeros((2, 3), dtype=np.int64), np.zeros(12, dtype=bool)
+    good = ([1], [(5,)], [(1, 2)], [(-1, 0)], packed, visible, None, 0)
+    shape = Shape(8, 8, 30)
+    host = np.zeros(sum(shape.parts), dtype=np.int64)
+    rows = ([63], [0], [(3, 4)], [(5,)], [(1, 2)], [(-1, 0)], [3], [5], [6])
+    static = (host, 8, 8, 8, 30, False, *rows, 1, PAGE, 4, 0, SPLIT)
+    for name, arguments in (("lay_out", good), ("lay_out_static", static)):
+        FUNCTIONS[name](*arguments)
         for place in range(len(arguments)):
             for value in values():
                 check(name, (*arguments[:place], value, *arguments[place + 1 :]))
@@ -108,4 +112,4 @@ def test_one_wrong_argument_of_a_layout() -> None:
 @pytest.mark.parametrize("draft", [1, "OOdn", [(), (), 1.0, 0], {"a": 1}, 1.5, b"abcd", object(), range(4)])
 def test_a_draft_that_is_no_tuple_is_named(draft: object) -> None:
     with pytest.raises(TypeError, match=f"a draft is a tuple of parents.+, not {type(draft).__name__}"):
-        _trees.fit([draft], (1.0, 1.1), 1, 1, 1.5)  # type: ignore[list-item]
+        _trees.fit_shared([draft], (1.0, 1.1), 1.5)  # type: ignore[list-item]
