@@ -104,6 +104,7 @@ class StaticSession:
         self._encoder: Seq2SeqSession | None = None
         self._cross_is_stale = False
         self._warned_states = False
+        self._tile = 1
         self._is_settled = True
         self.add(prompts, new_tokens)
 
@@ -148,7 +149,7 @@ class StaticSession:
         if self._encoder is not None and self._encoder.has_no_cross:
             self._encoder.prefill([ids[:1] for ids in unread])  # for cross-attention alone
             self._encoder.trim([0] * len(self._rows))
-        starts = self._begin(unread)
+        starts = self._begin(unread, trees)
         self._read_pieces(starts, unread, trees)
         sizes = [1 + len(tree.tokens) for tree in trees]
         logits, roots = self._passes(starts, unread, trees, sizes)
@@ -236,13 +237,19 @@ class StaticSession:
         assert self._pool is not None
         return self._pool
 
-    def _begin(self, unread: list[list[int]]) -> list[int]:
-        """The slots from which rows are read. New ones that begin with the tokens of others share their pages."""
+    def _begin(self, unread: list[list[int]], trees: Sequence[DraftTree]) -> list[int]:
+        """The slots from which rows are read, with space for their tokens and trees. New rows that begin with the
+        tokens of others share their pages."""
         rows = self._rows[: len(unread)]
         starts = [row.length for row in rows]
         if not self._exact and self._encoder is None and any([not start for start in starts]):
             self._share(starts, unread)
-        self._make_room([(row, start, start + len(ids)) for row, start, ids in zip(rows, starts, unread, strict=True)])
+        self._make_room(
+            [
+                (row, start, start + len(ids) + len(tree.tokens))
+                for row, start, ids, tree in zip(rows, starts, unread, trees, strict=True)
+            ]
+        )
         return starts
 
     def _share(self, starts: list[int], unread: list[list[int]]) -> None:
@@ -350,13 +357,6 @@ class StaticSession:
         """Run one pass over these tokens and trees, of the smallest size or of this one. Returns logits [L, V], and the
         index of each row's root among them. Rows without tokens take no part."""
         lengths = [len(ids) + len(tree.tokens) for ids, tree in zip(uncached, trees, strict=True)]
-        self._make_room(
-            [
-                (row, start, start + length)
-                for row, start, length in zip(self._rows, starts, lengths, strict=False)
-                if length
-            ]
-        )
         pool, total, wanted = self.pool, sum(lengths), sum(scored)
         tokens = size or size_of(total)
         shape = Shape.of(
@@ -381,7 +381,7 @@ class StaticSession:
             moves,
             [scored[row] for row in part],
             pool.scratch,
-            self._target.tile,
+            self._tile,
             EXACT_SPLIT if self._exact else 0,
         )
         logits = pool.runner.run(shape)
@@ -414,6 +414,11 @@ class StaticSession:
     def _make_room(self, wanted: Sequence[tuple[StaticRow, int, int]]) -> None:
         """Make sure that these rows have pages of their own for slots start .. stop - 1."""
         pool = self._pool
+        if pool is not None and self._has_rows(pool):
+            # In most passes all rows have what they need.
+            wanted = [each for each in wanted if each[0].number < 0 or self._missing(pool, *each)]
+            if not wanted:
+                return
         missing = 0 if pool is None else sum([self._missing(pool, *each) for each in wanted])
         if pool is None or missing > pool.free_pages or not self._has_rows(pool):
             self._grow({row: stop for row, _, stop in wanted}, missing)
@@ -464,6 +469,7 @@ class StaticSession:
                 raise
             self._target.pools.give(old)
         self._pool, self._cross_is_stale = pool, self._encoder is not None
+        self._tile = self._target.tile
 
     def _drop(self, row: StaticRow) -> None:
         if row.number >= 0:
