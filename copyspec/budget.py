@@ -195,36 +195,38 @@ class CostModel:
     ) -> Budget:
         """Return the budget of each row in a pass of `rows` rows; `adaptive=False` allows max_nodes at any cost.
 
-        `computes`: the tokens that a pass over so many computes, padding included; None: no others. Such passes over
-        prompts cost what others do: `uncached` are the tokens without drafts, if they are more than the rows, and with
-        drafts they have no more than `most_tokens`, so that rows do not wait for them long.
-        `is_first`: the pass reads the prompts, and a node is one more prompt token. Its cost is bounded by the mean
-        time per token of such passes (an overestimate, as it includes their fixed cost) and by the cost of a node in a
-        later pass.
+        `computes`: the tokens that a pass over so many computes, padding included; None: no others. `uncached`: those
+        of the pass without drafts, if it also reads prompts. `most_tokens`: those that it should have at most with
+        drafts, so that rows do not wait for them long. `is_first`: all rows are new, and a node is one more prompt
+        token. Its cost is bounded by the mean time per token of such passes (an overestimate, as it includes their
+        fixed cost) and by the cost of a node in a later pass.
         """
         if not adaptive:
             return Budget(max_nodes)
         if len(self._unlearned) > 1:  # of passes without drafts
             self.learn()
-        curve, plain = self._curve, max(rows, uncached) if computes is not None else rows
-        most = plain + rows * max_nodes
+        curve, base, plain = self._curve, rows, rows  # tokens without drafts, and without prompts
+        if computes is not None or not is_first:
+            base = max(rows, uncached)
+        most = base + rows * max_nodes
         if computes is not None:
-            most = min(most, max(most_tokens, computes(plain)))
+            most, plain = min(most, max(most_tokens, computes(base))), computes(rows)
         times = curve.up_to(most if computes is None else computes(most))
-        shared = list[float]()
+        # What the prompts take does not count: their tokens are read with drafts or without.
+        scale, shared = 1.0 / times[plain], list[float]()
         if computes is None:
-            scale = 1.0 / times[plain]
-            shared = [max(1.0, scale * time) for time in times[plain : most + 1]]
+            before = scale * times[base] - 1.0
+            shared = [max(1.0, scale * time - before) for time in times[base : most + 1]]
         else:
-            size, scale = plain, 1.0 / times[computes(plain)]
+            size, before = base, scale * times[computes(base)] - 1.0
             while size <= most:  # passes up to the same size cost the same
-                size, before = computes(size), size
-                shared += [max(1.0, scale * times[size])] * (min(size, most) + 1 - before)
+                first, size = size, computes(size)
+                shared += [max(1.0, scale * times[size] - before)] * (min(size, most) + 1 - first)
                 size += 1
-        costs, max_nodes = shared, min(max_nodes, most - plain)
+        costs, max_nodes = shared, min(max_nodes, most - base)
         if rows > 1:
-            crowd = 0 if computes is not None else min((CROWD - 1) * rows, most - plain)
-            last = min(crowd + rows, most - plain) if computes is None else min(CROWD * rows, most - plain)
+            crowd = 0 if computes is not None else min((CROWD - 1) * rows, most - base)
+            last = min(crowd + rows if computes is None else CROWD * rows, most - base)
             price = PRICE * rows * (shared[last] - shared[crowd]) / max(last - crowd, rows)
             costs = [1.0 + max(0.0, price) * n for n in range(max_nodes + 1)]
         seconds = 0.0 if curve.is_empty else curve.pace / scale
@@ -232,11 +234,8 @@ class CostModel:
             slope = min(self._per_token / seconds, (shared[-1] - 1.0) / (len(shared) - 1))
             shared = [1.0 + slope * n for n in range(len(shared))]
             costs = shared if rows == 1 else costs
-        measured = plain if computes is None else computes(plain)
-        is_guessed = (
-            not curve.is_empty and KNOTS[min(bisect_left(KNOTS, measured), len(KNOTS) - 1)] not in curve.weights
-        )
-        return Budget(max_nodes, costs, seconds / rows, is_guessed, shared, measured)
+        is_guessed = not curve.is_empty and KNOTS[min(bisect_left(KNOTS, plain), len(KNOTS) - 1)] not in curve.weights
+        return Budget(max_nodes, costs, seconds / rows, is_guessed, shared, plain)
 
     def seconds(self, plain: int) -> float:
         """Seconds of a plain pass over so many tokens, as learned so far; 0 before anything was."""

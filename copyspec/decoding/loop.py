@@ -143,10 +143,11 @@ class Batch:
         assert session is not None
         rows, reading = self.rows, None
         count = sum([len(row.uncached) for row in rows])
-        is_first = count > len(rows) or self._times.passes == rows[0].meter.before.passes
+        reads = count > len(rows) or self._times.passes == rows[0].meter.before.passes
         if count + self._nodes > session.most_tokens:
             rows, reading, count = self._in_pieces(session.most_tokens - min(self._nodes, session.most_tokens // 4))
         read = [len(row.uncached) > 1 for row in rows]
+        is_first = reads and (all(read) or count == len(rows))
         fills_prefixes = any([row.model_state is not None for row in rows])
         if fills_prefixes:
             reuse.check_state(rows, target)
@@ -200,11 +201,11 @@ class Batch:
             reading[0].uncached = reading[0].uncached[len(reading[1]) :]
             kept.append(())
         session.keep(kept)
-        if is_first and fills_prefixes:
+        if reads and fills_prefixes:
             reuse.store(rows, session, target, read)
         marks = PassMarks(started, drafted, launched, bookkept, sampled, verified, clock())
         self._nodes = nodes = sum([len(tree.tokens) for tree in trees])
-        seconds = self._record(marks, count + nodes, is_first=is_first, is_done=scores.logits.is_cpu)
+        seconds = self._record(marks, count + nodes, reads=reads, is_first=is_first, is_done=scores.logits.is_cpu)
         if fitted is not None and budget is not None:
             cost = fitted.cost
             if seconds is not None and budget.seconds:  # what it was thought to cost was a guess
@@ -230,9 +231,10 @@ class Batch:
             count += size
         return rows, None, count
 
-    def _record(self, marks: PassMarks, tokens: int, *, is_first: bool, is_done: bool) -> float | None:
-        """Add the times of a pass over so many tokens, and let the cost model learn from it. `is_done`: whether the
-        pass had ended when `score` returned. Returns its seconds, if what such passes cost is not known yet."""
+    def _record(self, marks: PassMarks, tokens: int, *, reads: bool, is_first: bool, is_done: bool) -> float | None:
+        """Add the times of a pass over so many tokens, and let the cost model learn from it. `reads`: whether it read
+        prompts; `is_first`: and nothing else; `is_done`: whether the pass had ended when `score` returned. Returns its
+        seconds, if what such passes cost is not known yet."""
         beside = marks.bookkept - marks.launched if is_done else 0.0
         seconds = marks.sampled - marks.drafted - beside
         times, session = self._times, self._session
@@ -242,7 +244,7 @@ class Batch:
         times.draft += marks.drafted - marks.started
         times.verify += marks.verified - marks.sampled
         times.other += marks.committed - marks.verified + beside
-        if is_first:
+        if reads:
             times.prefill += seconds
         else:
             times.target += seconds
