@@ -39,7 +39,7 @@ class DraftController:
     - pauses follow while the average gain of a draft (tokens per pass over the pass's cost) is below 1, or while scaled
       probabilities justify no draft. Each failure doubles the pause; a trial draft ends it;
     - the allowance bounds the loss, whatever drafters claim and however passes are priced. It grows by LOSS_PER_TOKEN
-      per token and by what drafts gain. Where passes are padded, it may be overdrawn by one draft (`loop.OVERDRAFT`).
+      per token and by what drafts gain.
     """
 
     MAX_PAUSE: ClassVar[int] = 32  # in passes

@@ -36,7 +36,7 @@ class Stats:
     pass_costs: Mapping[int, float] = field(default_factory=dict)
     """Time of a pass by its number of draft nodes, those of all rows together and of padding included, in units of
     `pass_seconds`, where it was measured."""
-    prefill_seconds: float = 0.0  # the first pass, which also verifies the first draft
+    prefill_seconds: float = 0.0  # passes that read prompts, of this row or of others; they verify drafts, too
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
     verify_seconds: float = 0.0

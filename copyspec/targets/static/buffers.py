@@ -85,14 +85,22 @@ class KeyValues:
 
     def fill(self, places: torch.Tensor, layers: Layers) -> None:
         """Write keys and values, [H, n, D] per layer, to these places, [n]."""
+        broken = torch.zeros_like(places, dtype=torch.bool)
         for planes, pair in zip(self.layout.planes, layers, strict=True):
             assert pair is not None  # layers without keys of their own are not in the layout
             for plane, tensor in zip(planes, pair, strict=True):
-                self.buffers[plane.kind][plane.number].index_copy_(1, places, tensor)
+                broken |= ~tensor.isfinite().movedim(1, 0).flatten(1).all(1)
+                whole = torch.nan_to_num(tensor, nan=0.0, posinf=0.0, neginf=0.0)
+                self.buffers[plane.kind][plane.number].index_copy_(1, places, whole)
+        self.broken[places] = broken
 
     def read(self, places: torch.Tensor) -> Layers:
         """Copy the keys and values at these places, [H, n, D] per layer."""
-        by_kind = {kind: buffer.index_select(2, places) for kind, buffer in self.buffers.items()}
+        broken = self.broken[places].unsqueeze(1)
+        by_kind = {
+            kind: buffer.index_select(2, places).masked_fill_(broken, torch.nan)
+            for kind, buffer in self.buffers.items()
+        }
         # Clones: a block that outlives the others must not hold their memory.
         return [
             (by_kind[keys.kind][keys.number].clone(), by_kind[values.kind][values.number].clone())
@@ -103,6 +111,7 @@ class KeyValues:
         """Copy the first slots of other buffers of the same layout to the same places."""
         for kind, buffer in self.buffers.items():
             buffer[:, :, :slots] = other.buffers[kind][:, :, :slots]
+        self.broken[:slots] = other.broken[:slots]
 
 
 def move(buffer: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor, *, by_kernel: bool = False) -> None:

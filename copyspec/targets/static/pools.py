@@ -10,7 +10,7 @@ import gc
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -44,6 +44,13 @@ class PoolSize:
             and self.pages <= other.pages
             and self.cross_width <= other.cross_width
         )
+
+    def with_room_for(self, other: PoolSize) -> PoolSize:
+        """The size of a pool that also has the space of `other`, if that is of the same model."""
+        if (self.layout, self.cross) != (other.layout, other.cross):
+            return self
+        rows, pages = max(self.rows, other.rows), max(self.pages, other.pages)
+        return replace(self, rows=rows, pages=pages, cross_width=max(self.cross_width, other.cross_width))
 
 
 class PagePool:
@@ -142,7 +149,7 @@ class PagePool:
         """Take over all pages and rows of a smaller pool, whose sessions go on here."""
         self.key_values.copy(other.key_values, other.size.pages * PAGE)
         rows, pages = other.size.rows, other.size.pages
-        self.table[:rows, :pages] = other.table[:rows]
+        self.table.zero_()[:rows, :pages] = other.table[:rows]
         free = set(other._pages)
         self._uses[:pages], self._writers[:pages] = other._uses, other._writers
         self._pages = [page for page in self._pages if page >= pages or page in free]
@@ -184,24 +191,25 @@ class FreePools:
         _ALL.add(self)
 
     def take(self, size: PoolSize, make: Callable[[PoolSize], PagePool]) -> PagePool:
-        """Take the free pool if it has space for `size`, or make one."""
+        """Take the free pool if it has space for `size`, or make one in its place that also has the space of that, so
+        that sessions of any order of sizes soon use the same one."""
         with self._lock:
-            if self._free and size.fits(self._free[-1].size):
+            if self._free:
                 pool = self._free.pop()
-                pool.reset()
-                return pool
-            for pool in [pool for pool in self._free if pool.size.fits(size)]:  # which it replaces
-                self._free.remove(pool)
+                if size.fits(pool.size):
+                    pool.reset()
+                    return pool
+                size = size.with_room_for(pool.size)
                 pool.release()
         return with_memory(size.layout.device, lambda: make(size))
 
     def give(self, pool: PagePool) -> None:
-        """Keep a pool that is no longer used in place of the one before, if that is not larger."""
+        """Keep a pool that is no longer used in place of the one before, unless that has its space."""
         with self._lock:
             self._free.append(pool)
             if len(self._free) > 1:
-                self._free.sort(key=lambda pool: pool.size.pages)
-                self._free.pop(0).release()
+                first, last = self._free
+                self._free.pop(last.size.fits(first.size)).release()
             if not self._keeps:
                 self.clear()
 

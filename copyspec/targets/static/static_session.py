@@ -37,6 +37,7 @@ from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
     from copyspec.targets.facts import ModelFacts
+    from copyspec.targets.hooks.model_state import ModelState
     from copyspec.targets.prefixes import Layers
     from copyspec.targets.seq2seq import Seq2SeqSession
     from copyspec.tree import DraftTree
@@ -64,6 +65,7 @@ class SessionHost(Protocol):
 
     options: StaticOptions
     pools: FreePools
+    state: ModelState | None
 
     @property
     def tile(self) -> int:
@@ -103,6 +105,7 @@ class StaticSession:
         self._uncached: Rows = ()  # in the last `score`
         self._encoder: Seq2SeqSession | None = None
         self._cross_is_stale = False
+        self._state: ModelState | None = None  # of the model when rows were last added
         self._warned_states = False
         self._tile = 1
         self._is_settled = True
@@ -132,6 +135,10 @@ class StaticSession:
     def add(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> None:
         if self._rows:
             self._target.refresh()
+        if self._state is not self._target.state:  # the rows so far were read by the model as it was before
+            self._state = self._target.state
+            for row in self._rows:
+                row.prefix = []
         if self._encoder is not None:
             self._encoder.add(prompts)
         else:
@@ -255,8 +262,6 @@ class StaticSession:
     def _share(self, starts: list[int], unread: list[list[int]]) -> None:
         """Let new rows begin with the pages of others."""
         shared = self._shared(unread)
-        if sum(map(len, unread)) - sum([count for _, count in shared]) > READ:
-            shared = self._shared(unread, cached_only=True)  # a row may be read before the one whose pages it shares
         if any([other is not None for other, _ in shared]):  # which need pages themselves
             self._make_room(
                 [
@@ -273,17 +278,18 @@ class StaticSession:
                 starts[place] = count
                 del unread[place][:count]
 
-    def _shared(self, unread: Rows, *, cached_only: bool = False) -> list[tuple[StaticRow | None, int]]:
+    def _shared(self, unread: Rows) -> list[tuple[StaticRow | None, int]]:
         """For each row that is new, another one that begins with the same tokens, and the number of these, in whole
-        pages. Without `cached_only`, also rows before it that are read in the same pass."""
+        pages. Of new rows before it all but the last token, which may be read after this row's first ones
+        (`_read_pieces`)."""
         shared = list[tuple[StaticRow | None, int]]()
         for place, ids in enumerate(unread):
             best: tuple[StaticRow | None, int] = None, 0
             if not self._rows[place].length and not self._rows[place].pages:
                 for number, other in enumerate(self._rows):
                     known: Sequence[int] = other.prefix
-                    if number < place and not other.length and not cached_only and shared[number][0] is None:
-                        known = unread[number]
+                    if number < place and not other.length and shared[number][0] is None:
+                        known = unread[number][:-1]
                     count = min(common_prefix(known, ids), len(ids) - 1) // PAGE * PAGE
                     if number != place and count > best[1]:
                         best = other, count
@@ -474,7 +480,9 @@ class StaticSession:
     def _drop(self, row: StaticRow) -> None:
         if row.number >= 0:
             self.pool.drop_row(row.number, row.pages)
-            row.number, row.pages = -1, []
+        elif row.pages:  # shared ones, where there was no memory for others
+            self.pool.drop(row.pages)
+        row.number, row.pages = -1, []
 
     def _places(self, row: StaticRow, slots: Sequence[int]) -> torch.Tensor:
         """Where slots of a row are in the pool, [n]."""

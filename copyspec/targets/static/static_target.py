@@ -59,7 +59,8 @@ class StaticTarget:
         self.pools = FreePools()
         self._is_checked = is_checked
         self._layout: CacheLayout | None = None
-        self._state: ModelState | None = None  # of the model when its programs were made
+        self.state: ModelState | None = None
+        """State of the model when its programs were made."""
         self._runners: LiveSet[ProgramRunner] = LiveSet()
         self._captures = Captures()
         self._refused: str | None = None
@@ -205,12 +206,12 @@ class StaticTarget:
         """Drop captured programs if what they hold has changed: the addresses of weights, or what modules run, by
         hooks, other forwards or adapters. Returns whether it has."""
         state = ModelState(self.model)
-        if state == self._state:
+        if state == self.state:
             return False
         self.pools.clear()
         for runner in self._runners:
             runner.forget()
-        self._state, self._layout = state, None
+        self.state, self._layout = state, None
         self._tree_attention_works = self._fused_layers_work = None
         self._failures.clear()
         self._captures.are_possible = True
@@ -218,7 +219,7 @@ class StaticTarget:
 
     def _may_capture(self) -> bool:
         """Whether the model is what it was when sessions were opened: a capture of anything else would outlive it."""
-        return ModelState(self.model) == self._state and refusal(self.inner) is None
+        return ModelState(self.model) == self.state and refusal(self.inner) is None
 
     def _failure(self, attention: Literal["masks", "tree"]) -> str | None:
         """Why static passes do not match `generate`; None if they do, or are known to. Tested once for each state of
