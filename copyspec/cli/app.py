@@ -1,8 +1,9 @@
 """The `copyspec` command: its subcommands, its exit codes and its errors.
 
 Exit codes: 0 done; 1 the run failed, outputs that should be equal differ, --check or --diff found changes, a question
-has no answer, or `doctor` found a failure; 2 wrong usage, including a model that cannot be loaded; 3 some files (or
-corpora) failed, or stdout could not be written; 130 interrupted; 141 the reader of stdout has gone (as by SIGPIPE).
+has no answer, or `doctor` found a failure; 2 wrong usage, including a model that cannot be loaded and a server that
+cannot be asked; 3 some files (or corpora) failed, or stdout could not be written; 130 interrupted; 141 the reader of
+stdout has gone (as by SIGPIPE).
 Only results go to stdout; errors are one line on stderr unless -v is given.
 """
 
@@ -126,9 +127,9 @@ def _run(arguments: list[str]) -> int:
             return _fail(f"stdout cannot be written: {getattr(error, 'strerror', None) or error}", UNWRITTEN)
         if "-v" in arguments or "--verbose" in arguments:
             raise
-        # The library raises ValueError and TypeError for invalid options, and LoadError for models. LoadError is
-        # recognised by its name, because `--help` should not import its module.
-        if isinstance(error, (ValueError, TypeError)) or type(error).__name__ == "LoadError":
+        # The library raises ValueError and TypeError for invalid options, LoadError for models, and ServerError for
+        # those of a server. These two are recognised by their names: `--help` should not import their modules.
+        if isinstance(error, (ValueError, TypeError)) or type(error).__name__ in ("LoadError", "ServerError"):
             return _fail(in_options(_one_line(error), _options_of(arguments)), USAGE)
         expected = isinstance(error, OSError)
         return _fail(_one_line(error) + ("" if expected else " (copyspec -v COMMAND ... shows where)"), FAILED)

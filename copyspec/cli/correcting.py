@@ -230,7 +230,7 @@ def run_files(
                 misfits += isinstance(report.error, FormatOptionError)
                 _tell_report(report, report_options)
                 is_numbered = _tell_backup(report, files.backup, report_options) or is_numbered
-    except (KeyboardInterrupt, Ended):
+    except (KeyboardInterrupt, Ended, copyspec.ServerError):
         _tell_interrupted(inputs, files)
         raise
     for name, path in report_options.reports.items():

@@ -148,7 +148,7 @@ class Explainer:
     """Prints of every change in a line, made or refused, why: its kind, its margin and what the document says."""
 
     def __init__(self, line: int) -> None:
-        self._line, self._at = line, 1
+        self._line, self._at, self._has_text = line, 1, False
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
         from copyspec.pipelines.documents import replacing
@@ -159,6 +159,7 @@ class Explainer:
             first, last = (self._at + text.count("\n", 0, at) for at in (piece.segment.start, piece.segment.end))
             if not first <= self._line <= last:
                 continue
+            self._has_text = True
             checked = piece.checked
             for each in checked.verdicts:
                 would = replacing(text[each.edit.start : each.edit.end], each.edit.replacement)
@@ -172,6 +173,8 @@ class Explainer:
             self._at += text.count("\n")
 
     def end(self, report: FileReport) -> None:
+        if not self._has_text and report.error is None:
+            echo(f"{report.path}:{self._line}: nothing here is given to the model")
         flush_stdout()
 
 

@@ -342,7 +342,7 @@ class _FileRun:
                     job.begin_journal(lambda: self._identity)
                     if job.report.error is not None:
                         continue
-                yield replace(work, part=part, journal=job.journal)
+                yield replace(work, part=part, journal=job.journal, whole=work.part)
 
     @cached_property
     def _identity(self) -> Mapping[str, object]:

@@ -71,6 +71,8 @@ class Work(Generic[Owner]):
     journal: Outcomes | None = None
     document: Sequence[Part] | None = None
     """The parts that tell of the document's words, the same object for all its parts. None: the part is a document."""
+    whole: Part | None = None
+    """The part with the segments that a selection left out: the texts after them are judged behind them, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,8 +275,11 @@ class _Run(Generic[Owner]):
             return []
         slot.refused += part.refused
         tasks = []
-        for segment in part.segments:
-            for piece in self._fitted(slot, part, segment):
+        chosen = {segment.start for segment in part.segments}
+        for segment in (work.whole or part).segments:
+            if segment.start not in chosen:
+                self._before = f"{self._before}{model_text(part.text, segment)} "[-CONTEXT_CHARS:]
+            for piece in self._fitted(slot, part, segment) if segment.start in chosen else ():
                 text, before = model_text(part.text, piece), self._before
                 self._before = f"{before}{text} "[-CONTEXT_CHARS:]
                 if refusal := in_other_language(text, self._options.guards, slot.facts):

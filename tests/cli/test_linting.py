@@ -404,6 +404,8 @@ def test_changes_in_a_line_are_explained(
     assert "'failover': in no word list, 2 times in the document" in lines[1]
     assert "made: 'are' would become 'is'" in lines[2] and lines[3].startswith("  form: margin unknown of 3.")
     assert b"model changes nothing" in run_binary(capfdbinary, "gec", "--explain", "a.txt:5")[1]
+    for line in (2, 99):
+        assert b"nothing here is given to the model" in run_binary(capfdbinary, "gec", "--explain", f"a.txt:{line}")[1]
     for wrong, message in ((["a.txt"], "as in README.md:12"), (["a.txt:1", "a.txt"], "leave 'a.txt' out")):
         code, _, err = run_binary(capfdbinary, "gec", "--explain", *wrong)
         assert code == 2 and message in " ".join(err.split())

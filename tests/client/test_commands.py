@@ -214,3 +214,14 @@ def test_a_closed_iterator_ends_its_requests() -> None:
         assert next(corrections).text == "It is number 0."
         corrections.close()
         assert len(server.bodies) <= 9
+
+
+@pytest.mark.parametrize("command", [["gec", "--check"], ["gec", "--diff"], ["edit", "--instruction", "Correct"]])
+def test_a_server_that_cannot_be_asked_is_no_finding(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("We saw it.\n")
+    with fake_server(lambda body: Sent(b"{}")) as server:
+        url = server.url
+    code, out, err = run(capsys, *command, str(tmp_path / "a.txt"), "--server", url, "-m", "m")
+    assert (code, out) == (2, "") and "the connection failed" in err

@@ -23,6 +23,7 @@ import copyspec
 from copyspec.client import sending
 from copyspec.client.feeding import as_ended
 from copyspec.pipelines import FileOptions, GECPipeline, GuardOptions, Summary
+from tests.helpers.commands import run
 from tests.helpers.fake_server import Sent, asked_text, completion, fake_server
 
 ROOT = Path(__file__).parent.parent.parent
@@ -160,6 +161,22 @@ def test_a_server_that_is_gone_ends_the_run_and_keeps_what_was_answered(tmp_path
         (report,) = pipeline.files(path, FileOptions(in_place=True, resume=True))
         assert report.error is None and path.read_text() == "\n\n".join(map(corrected, texts))
         assert len(server.bodies) - seen == 60 - answered
+
+
+def test_the_command_says_how_to_go_on_after_a_server_that_is_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "FIRST_PAUSE", 0.01)
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join(sentences(60)))
+
+    def reply(body: dict[str, Any]) -> Sent:
+        return Sent(b"", cut=0) if len(server.bodies) > 30 else Sent(right(body))
+
+    with fake_server(reply) as server:
+        code, out, err = run(capsys, "gec", "-i", str(path), "--server", server.url, "--concurrency", "4")
+    assert (code, out) == (2, "") and "the same command with --resume continues" in err
+    assert path.read_text() == "\n\n".join(sentences(60))
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 
 from copyspec.engine.results import Change
-from copyspec.pipelines import FunctionCorrector, GECPipeline, GuardOptions, Outcome, RunOptions
+from copyspec.pipelines import (
+    ChangedLines,
+    FileOptions,
+    FunctionCorrector,
+    GECPipeline,
+    GuardOptions,
+    Outcome,
+    RunOptions,
+    correct_files,
+)
 from copyspec.pipelines.documents import Part, Segment
 from copyspec.pipelines.editing.runner import Runner, Work
 from copyspec.pipelines.guards.articles import article_of
@@ -211,6 +221,18 @@ def test_a_language_model_has_a_say_in_every_change_that_the_guards_leave() -> N
         assert corrector.asked == [("No text comes first.\n\nThen it rains. ", (source, expected))]
         assert GECPipeline(corrector, guards=GuardOptions(precision=0.0))(source).text == expected
         assert len(corrector.asked) == 1
+
+
+@pytest.mark.parametrize("line", [1, 3, 5])
+def test_a_chosen_line_is_judged_after_the_text_before_it_as_in_the_whole_file(tmp_path: Path, line: int) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join(f"The dog {n} is old. They was at home {n}." for n in "123"))
+    whole, chosen = Fluent(30.0), Fluent(30.0)
+    for corrector, lines in ((whole, range(1, 6)), (chosen, range(line, line + 1))):
+        selection = ChangedLines({str(path): [lines]})
+        (report,) = correct_files(Runner(corrector), [path], FileOptions(), selections=[selection])
+        assert report.error is None
+    assert len(whole.asked) == 3 and chosen.asked == [sorted(whole.asked, key=lambda each: each[1])[line // 2]]
 
 
 @pytest.mark.parametrize(
