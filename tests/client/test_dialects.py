@@ -298,7 +298,7 @@ def test_the_key_is_nowhere(
         reports = ["--html", str(pages[0]), "--edits", str(pages[1])]
         with caught(logging.DEBUG) as lines:
             code, out, err = run(capsys, "gec", "-i", str(path), "--server", server.url, "--concurrency", "1", *reports)
-    assert code == 1 and "check the key" in err and "***" in err
+    assert code == 2 and "check the key" in err and "***" in err
     written = [each.read_text() for each in tmp_path.iterdir()]
     assert all(header["authorization"] == f"Bearer {key}" for header in server.headers)
     assert not any(key in text for text in (out, err, *lines, *written))
