@@ -31,13 +31,16 @@ WORDS = ("cat", "dog", "house", "tree", "river", "stone", "bread", "table", "win
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:
-    """Different ones, each with a mistake that `corrected` mends."""
+    """Different ones, each with a mistake that `corrected` mends. No two have the same words in another order: with
+    swaps allowed, the answer to one would be an answer to the other."""
     random_ = random.Random(seed)
-    found: dict[str, None] = {}
-    while len(found) < count:
+    texts: dict[tuple[str, ...], str] = {}
+    while len(texts) < count:
         one, two, three, four = random_.sample(WORDS, 4)
-        found[f"There was teh {one} and teh {two} near the {three} of {four} in {random_.choice(WORDS)}."] = None
-    return list(found)
+        five = random_.choice(WORDS)
+        text = f"There was teh {one} and teh {two} near the {three} of {four} in {five}."
+        texts.setdefault(tuple(sorted((one, two, three, four, five))), text)
+    return list(texts.values())
 
 
 def corrected(text: str) -> str:
