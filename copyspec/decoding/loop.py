@@ -250,13 +250,12 @@ class Batch:
             times.target += seconds
         if session.computes is not None:
             tokens, is_first = session.computes(tokens), False  # prompts are tokens like any others
+        if not session.is_settled:
+            return None
         if is_first:
-            if session.is_settled:
-                self._costs.observe_first(tokens, seconds)
-        else:
-            if session.is_settled and not self._costs.observe(tokens, seconds):
-                return seconds
-        return None
+            self._costs.observe_first(tokens, seconds)
+            return None
+        return None if self._costs.observe(tokens, seconds) else seconds
 
     def drop_finished(self) -> None:
         """Remove rows that have ended; close the session after the last one."""

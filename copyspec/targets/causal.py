@@ -29,7 +29,6 @@ from copyspec.targets.passes import Pass, PassCache, RowCache, check_rows, lay_o
 from copyspec.targets.recurrent import RecurrentStates, add_layers
 from copyspec.targets.rows import RowSessions
 from copyspec.targets.scores import Scores
-from copyspec.targets.static.settings import LOOK_AHEAD
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
 if TYPE_CHECKING:
@@ -41,6 +40,9 @@ if TYPE_CHECKING:
 PREFILL_CHUNK = 2048
 """Maximum tokens of a pass that reads prompts: enough to keep any device busy, few enough to bound activations and
 masks."""
+
+LOOK_AHEAD = 512
+"""Extra slots for new tokens, at most, so that a row's first buffers seldom grow."""
 
 MASK_LIMIT = 1 << 25
 """Maximum elements of the masks of a pass (160 MiB as bool and float32); above it, prompts are read before, one row at

@@ -29,11 +29,12 @@ _TELLING = frozenset(
 )
 _NO_PLURAL = frozenset(
     """
-    advice baggage children data documentation equipment evidence feedback firmware furniture hardware homework
-    information knowledge luggage machinery men metadata middleware money news people progress research software stuff
-    traffic women
+    advice aircraft baggage children data deer documentation equipment evidence feedback feet firmware furniture geese
+    hardware homework information knowledge luggage machinery men metadata mice middleware money news oxen people
+    progress research sheep software stuff teeth traffic women
     """.split()  # noqa: SIM905
 )
+"""Nouns that have no plural, plurals among them: what looks like one is a mistake, whatever stands beside it."""
 _MODALS = frozenset("can cannot could may might must shall should will would to".split())  # noqa: SIM905
 """What stands before one of these tells nothing of a word after it."""
 

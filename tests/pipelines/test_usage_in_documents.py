@@ -37,6 +37,15 @@ def test_the_number_of_a_noun_changes_only_where_something_tells_it(noun: str) -
         assert corrected(text, f" {noun}", f" {plural(noun)}") == text.replace(f" {noun}", f" {plural(noun)}")
 
 
+@pytest.mark.parametrize("noun", ["children", "feet", "information", "equipment", "mice", "software", "women"])
+def test_what_has_no_plural_gets_rid_of_one(noun: str) -> None:
+    for frame in ("The {} came to see it.", "He spoke about {} and went on."):
+        text = f"{BESIDE}\n\n{frame.format(plural(noun))}"
+        assert corrected(text, f" {plural(noun)}", f" {noun}") == f"{BESIDE}\n\n{frame.format(noun)}"
+        right = f"{BESIDE}\n\n{frame.format(noun)}"
+        assert corrected(right, f" {noun}", f" {plural(noun)}") == right
+
+
 @pytest.mark.parametrize("verb", ["file", "handle", "request", "result", "option", "walk", "open", "begin"])
 def test_verbs_agree_with_their_subjects(verb: str) -> None:
     assert not is_noun(verb)

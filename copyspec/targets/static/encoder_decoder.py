@@ -31,21 +31,14 @@ def enter_encoder_decoder(
     # A placeholder, never read.
     states = torch.zeros((1, 1, 1), dtype=facts.zero.dtype, device=ranges.device).expand(1, cross.slots, width)
 
-    def enter(
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        masks: Masks,
-        cache: StaticCache,
-        work: PassInputs,
-        wanted: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def enter(work: PassInputs, masks: Masks, cache: StaticCache, wanted: torch.Tensor | None) -> torch.Tensor:
         own = ranges[work.fields[ROW]]
         places = torch.arange(cross.slots, device=own.device)
         seen = (places >= own[:, :1]) & (places < own[:, 1:])
         output = forward(
             encoder_outputs=BaseModelOutput(last_hidden_state=states),
             attention_mask=facts.additive(seen[None, None]),
-            decoder_input_ids=tokens,
+            decoder_input_ids=work.tokens,
             decoder_attention_mask=masks,
             use_cache=True,
             **{facts.cache: EncoderDecoderCache(cache, _filled(cross))},

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from copyspec.targets.static.layout import FIELDS, PLACE, POSITION, ROW, TREE, WORD
+from copyspec.targets.static.layout import FIELDS, PLACE, POSITION, ROW, TOKEN, TREE, WORD
 from copyspec.targets.static.settings import PAGE
 
 if TYPE_CHECKING:
@@ -21,6 +21,16 @@ class PassInputs(NamedTuple):
     table: torch.Tensor  # [R, P], the pages of each row; unused entries name the scratch page
     tile: int  # tokens that a unit has at most
     ordered: bool = False  # see `layout.Shape`
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        """Token ids, [1, T]."""
+        return self.fields[TOKEN : TOKEN + 1]
+
+    @property
+    def positions(self) -> torch.Tensor:
+        """[1, T]."""
+        return self.fields[POSITION : POSITION + 1]
 
 
 def own_slots(work: PassInputs, places: int) -> torch.Tensor:

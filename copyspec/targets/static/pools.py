@@ -93,7 +93,7 @@ class PagePool:
     def drop_row(self, number: int, pages: Sequence[int]) -> None:
         """Give back a row's number and its pages."""
         self._rows.append(number)
-        self.close(pages)
+        self.seal(pages)
         self.drop(pages)
 
     def take(self, count: int, number: int) -> list[int]:
@@ -108,7 +108,7 @@ class PagePool:
         for page in pages:
             self._uses[page] += 1
 
-    def close(self, pages: Sequence[int]) -> None:
+    def seal(self, pages: Sequence[int]) -> None:
         """Let nobody write to these pages as long as several rows hold them."""
         for page in pages:
             self._writers[page] = -1

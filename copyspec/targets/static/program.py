@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.static.buffers import KeyValues, StaticCache, move
-from copyspec.targets.static.layout import PLACE, POSITION, TOKEN, Shape
+from copyspec.targets.static.layout import PLACE, Shape
 from copyspec.targets.static.masks_on_device import PassInputs, additive_masks, key_positions, own_slots, seen
 from copyspec.targets.static.tree_attention import attending, markers
 from copyspec.targets.static.triton_kernels import kernels_run
@@ -26,16 +26,8 @@ Masks = torch.Tensor | dict[str, torch.Tensor]
 class EnterModel(Protocol):
     """Calls a kind of model (decoder-only, encoder-decoder)."""
 
-    def __call__(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        masks: Masks,
-        cache: StaticCache,
-        work: PassInputs,
-        wanted: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """Logits of all tokens, [T, V]; of `wanted` ones, [L, V]. `tokens`, `positions` [1, T]."""
+    def __call__(self, work: PassInputs, masks: Masks, cache: StaticCache, wanted: torch.Tensor | None) -> torch.Tensor:
+        """Logits of all tokens of the pass, [T, V]; of the `wanted` ones, [L, V]."""
         ...
 
 
@@ -79,26 +71,26 @@ class StaticProgram:
         if broken is not None:
             broken[targets] = broken[sources]
             broken.index_fill_(0, fields[PLACE], 0)
-        tokens, positions = fields[TOKEN : TOKEN + 1], fields[POSITION : POSITION + 1]
+        chosen = wanted if shape.scored < shape.tokens else None
         with ExitStack() as contexts:
-            slots = visible = None
-            if broken is not None or self._facts.positions != "argument":
-                slots = own_slots(work, cache.width)
-                visible = seen(work, slots)
-            if slots is None or visible is None or self._tree_attention:
+            if self._tree_attention:
                 contexts.enter_context(attending(work))
+            if broken is None:  # attention by kernels, which takes no masks and no positions
+                return self._enter(work, markers(work, self._facts), cache, chosen)
+            slots = own_slots(work, cache.width)
+            visible = seen(work, slots)
+            if self._facts.positions != "argument":
+                contexts.enter_context(self._positioned(work, key_positions(work, slots)))
+            if self._tree_attention:
                 masks = markers(work, self._facts)
             else:
                 masks = additive_masks(work, slots, visible, self._facts)
-            if slots is not None and self._facts.positions != "argument":
-                keys = key_positions(work, slots)
-                contexts.enter_context(positions_from_outside(self._model, self._facts.positions, positions, keys))
-            chosen = wanted if shape.scored < shape.tokens else None
-            logits = self._enter(tokens, positions, masks, cache, work, chosen)
-        if broken is None or visible is None:
-            return logits
+            logits = self._enter(work, masks, cache, chosen)
         is_broken = (visible & broken).any(1)
         return logits.masked_fill((is_broken if chosen is None else is_broken[chosen]).unsqueeze(1), torch.nan)
+
+    def _positioned(self, work: PassInputs, keys: torch.Tensor) -> AbstractContextManager[None]:
+        return positions_from_outside(self._model, self._facts.positions, work.positions, keys)
 
 
 def enter_causal(model: PreTrainedModel, facts: ModelFacts) -> EnterModel:
@@ -106,20 +98,13 @@ def enter_causal(model: PreTrainedModel, facts: ModelFacts) -> EnterModel:
     by_argument, by_index = "position_ids" in facts.arguments, "logits_to_keep" in facts.arguments
     forward: Callable[..., Any] = model
 
-    def enter(
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        masks: Masks,
-        cache: StaticCache,
-        work: PassInputs,
-        wanted: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def enter(work: PassInputs, masks: Masks, cache: StaticCache, wanted: torch.Tensor | None) -> torch.Tensor:
         keywords: dict[str, object] = {facts.cache: cache}
         if by_argument:
-            keywords["position_ids"] = positions
+            keywords["position_ids"] = work.positions
         if by_index and wanted is not None:
             keywords["logits_to_keep"] = wanted
-        output = forward(input_ids=tokens, attention_mask=masks, use_cache=True, **keywords)
+        output = forward(input_ids=work.tokens, attention_mask=masks, use_cache=True, **keywords)
         logits: torch.Tensor = output.logits
         return logits[0] if wanted is None or by_index else logits[0, wanted]
 

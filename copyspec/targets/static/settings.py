@@ -20,9 +20,6 @@ PAGE = 64
 MIN_SLOTS = 512
 """Slots of the smallest pool; larger pools have this times a power of two."""
 
-LOOK_AHEAD = 512
-"""Extra slots for new tokens, so that a row's first buffers seldom grow."""
-
 MAX_RESERVED = 2048
 """Maximum new tokens per row for which slots are reserved; the pool grows for longer outputs."""
 

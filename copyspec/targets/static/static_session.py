@@ -9,19 +9,18 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from copyspec.common.sequences import common_prefix
 from copyspec.options import Runner, StaticOptions
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.passes import check_rows
 from copyspec.targets.scores import Scores
 from copyspec.targets.static.buffers import CacheLayout, move
-from copyspec.targets.static.layout import RowPlan, Shape, SlotMove, lay_out, place_of
+from copyspec.targets.static.layout import Shape, lay_out, place_of
+from copyspec.targets.static.paging import StaticRow, beginnings
 from copyspec.targets.static.pools import FreePools, PagePool, PoolSize
 from copyspec.targets.static.settings import (
     EXACT_SPLIT,
@@ -45,19 +44,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Rows = Sequence[Sequence[int]]
-
-
-@dataclass(slots=True, eq=False)
-class StaticRow:
-    """A row of a session."""
-
-    reserved: int  # slots that are reserved for it
-    number: int = -1  # in the pool's table; -1: none yet
-    pages: list[int] = field(default_factory=list)
-    length: int = 0  # cached tokens
-    prefix: list[int] = field(default_factory=list)  # the first of these tokens, as far as they are known
-    moves: list[SlotMove] = field(default_factory=list)
-    """Accepted nodes that are still in their tree's slots; the next pass moves them first."""
 
 
 class SessionHost(Protocol):
@@ -190,7 +176,7 @@ class StaticSession:
             raise ValueError(f"rows of {list(self.lengths)} tokens cannot be cut to {list(lengths)}")
         for row, length in zip(self._rows, lengths, strict=True):
             if row.length > length and self._pool is not None:
-                self._pool.close(row.pages[length // PAGE :])
+                self._pool.seal(row.pages[length // PAGE :])
             row.length = length
             del row.prefix[length:]
         self._starts = None
@@ -224,8 +210,8 @@ class StaticSession:
         """Keep only these rows, in this order. Nothing is copied: the pages of the others become free."""
         kept = [self._rows[row] for row in rows]
         for row in self._rows:
-            if row not in kept:
-                self._drop(row)
+            if row not in kept and self._pool is not None:
+                row.drop_pages(self._pool)
         self._rows, self._starts = kept, None
         if self._encoder is not None:
             self._encoder.select(rows)
@@ -261,7 +247,7 @@ class StaticSession:
 
     def _share(self, starts: list[int], unread: list[list[int]]) -> None:
         """Let new rows begin with the pages of others."""
-        shared = self._shared(unread)
+        shared = beginnings(self._rows, unread)
         if any([other is not None for other, _ in shared]):  # which need pages themselves
             self._make_room(
                 [
@@ -277,24 +263,6 @@ class StaticSession:
                 self.pool.share(row.pages)
                 starts[place] = count
                 del unread[place][:count]
-
-    def _shared(self, unread: Rows) -> list[tuple[StaticRow | None, int]]:
-        """For each row that is new, another one that begins with the same tokens, and the number of these, in whole
-        pages. Of new rows before it all but the last token, which may be read after this row's first ones
-        (`_read_pieces`)."""
-        shared = list[tuple[StaticRow | None, int]]()
-        for place, ids in enumerate(unread):
-            best: tuple[StaticRow | None, int] = None, 0
-            if not self._rows[place].length and not self._rows[place].pages:
-                for number, other in enumerate(self._rows):
-                    known: Sequence[int] = other.prefix
-                    if number < place and not other.length and shared[number][0] is None:
-                        known = unread[number][:-1]
-                    count = min(common_prefix(known, ids), len(ids) - 1) // PAGE * PAGE
-                    if number != place and count > best[1]:
-                        best = other, count
-            shared.append(best)
-        return shared
 
     def _read_pieces(self, starts: list[int], unread: list[list[int]], trees: Sequence[DraftTree]) -> None:
         """Cache what does not fit into a pass with the trees: as much as a pass reads at once, of one row after the
@@ -368,7 +336,7 @@ class StaticSession:
         shape = Shape.of(
             tokens,
             SCORED if tokens > 2 * SCORED and wanted <= SCORED else tokens,
-            most_slots=pool.size.pages * PAGE if self._exact else 0,
+            most_slots=slot_bucket(max(map(int.__add__, starts, lengths))) if self._exact else 0,
             ordered=self._exact and wanted > 0,
         )
         self._refresh_cross()
@@ -377,7 +345,7 @@ class StaticSession:
         host = pool.runner.staging(shape)
         moves = self._take_moves(shape.moves)
         part = [row for row, length in enumerate(lengths) if length]
-        plans = [self._plan(self._rows[row], starts[row], lengths[row]) for row in part]
+        plans = [self._rows[row].plan(starts[row], lengths[row]) for row in part]
         lay_out(
             host,
             shape,
@@ -396,19 +364,9 @@ class StaticSession:
         ends = accumulate(lengths)
         return logits, [end - count for end, count in zip(ends, scored, strict=True)]
 
-    @staticmethod
-    def _plan(row: StaticRow, start: int, length: int) -> RowPlan:
-        return RowPlan(start, row.number, row.pages[start // PAGE : -(-(start + length) // PAGE)])
-
     def _take_moves(self, most: int) -> list[tuple[int, int]]:
         """The places to move, at most so many. Others are moved now."""
-        moves = [
-            (place_of(row.pages, source), place_of(row.pages, target))
-            for row in self._rows
-            for source, target in row.moves
-        ]
-        for row in self._rows:
-            row.moves = []
+        moves = [places for row in self._rows for places in row.take_moves()]
         if len(moves) > most:
             device = self._target.facts.device
             sources, targets = torch.tensor(moves, device="cpu").T.to(device)
@@ -420,36 +378,16 @@ class StaticSession:
     def _make_room(self, wanted: Sequence[tuple[StaticRow, int, int]]) -> None:
         """Make sure that these rows have pages of their own for slots start .. stop - 1."""
         pool = self._pool
-        if pool is not None and self._has_rows(pool):
+        if pool is not None:
             # In most passes all rows have what they need.
-            wanted = [each for each in wanted if each[0].number < 0 or self._missing(pool, *each)]
+            wanted = [each for each in wanted if each[0].number < 0 or each[0].missing(pool, *each[1:])]
             if not wanted:
                 return
-        missing = 0 if pool is None else sum([self._missing(pool, *each) for each in wanted])
+        missing = 0 if pool is None else sum([row.missing(pool, start, stop) for row, start, stop in wanted])
         if pool is None or missing > pool.free_pages or not self._has_rows(pool):
             self._grow({row: stop for row, _, stop in wanted}, missing)
-        pool = self.pool
         for row, start, stop in wanted:
-            before, needed = len(row.pages), -(-stop // PAGE)
-            told = before if row.number >= 0 else 0
-            if row.number < 0:
-                row.number = pool.add_row()
-            for index in range(start // PAGE, min(before, needed)):
-                if not pool.may_write(row.pages[index], row.number):  # as after a cut
-                    (page,) = pool.take(1, row.number)
-                    pool.copy_page(row.pages[index], page)
-                    pool.drop([row.pages[index]])
-                    row.pages[index], told = page, min(told, index)
-            row.pages += pool.take(max(0, needed - before), row.number)
-            if told < len(row.pages):
-                pool.tell(row.number, row.pages, told)
-
-    @staticmethod
-    def _missing(pool: PagePool, row: StaticRow, start: int, stop: int) -> int:
-        """How many pages a row needs for these slots."""
-        needed = -(-stop // PAGE)
-        copied = [page for page in row.pages[start // PAGE : needed] if not pool.may_write(page, row.number)]
-        return max(0, needed - len(row.pages)) + len(copied)
+            row.take_pages(self.pool, start, stop)
 
     def _has_rows(self, pool: PagePool) -> bool:
         return len(self._rows) <= pool.size.rows and self._cross_width() <= pool.size.cross_width
@@ -476,13 +414,6 @@ class StaticSession:
             self._target.pools.give(old)
         self._pool, self._cross_is_stale = pool, self._encoder is not None
         self._tile = self._target.tile
-
-    def _drop(self, row: StaticRow) -> None:
-        if row.number >= 0:
-            self.pool.drop_row(row.number, row.pages)
-        elif row.pages:  # shared ones, where there was no memory for others
-            self.pool.drop(row.pages)
-        row.number, row.pages = -1, []
 
     def _places(self, row: StaticRow, slots: Sequence[int]) -> torch.Tensor:
         """Where slots of a row are in the pool, [n]."""

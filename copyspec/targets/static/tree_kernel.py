@@ -97,6 +97,8 @@ def _attend_units(
                 begin = tl.maximum(begin, tl.maximum(lowest - WINDOW + 1, 0) // BLOCK * BLOCK)
             last = tl.minimum(position + 1, tree)  # slots before this one are seen
             whole = tl.minimum(lowest + 1, tree) // BLOCK * BLOCK  # blocks before this one are seen by all tokens
+            if ORDERED:
+                whole = begin  # the same code for all blocks, whichever of their keys are nodes
             keys, values = K + head * skh, V + head * svh
             top = tl.full([ROWS], LOWEST, tl.float32)
             total = tl.zeros([ROWS], tl.float32)
