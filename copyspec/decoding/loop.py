@@ -345,7 +345,7 @@ def fit(controllers: Sequence[DraftController | None], trees: Sequence[DraftTree
     costs = budget.shared or budget.costs
     count, orders = chosen(drafts, costs, allowed)
     fitted = [
-        EMPTY if not order else tree if size == len(order) else tree.in_order(sorted(order))
+        EMPTY if not order else tree if size == len(order) else tree.in_order(order)
         for tree, size, order in zip(trees, sizes, orders, strict=True)
     ]
     return PassTrees(fitted, costs[count])
@@ -356,7 +356,7 @@ _Draft = tuple[Sequence[int], Sequence[float], float, int]
 
 
 def _fit_shared(drafts: Sequence[_Draft | None], costs: Sequence[float], allowed: float) -> tuple[int, list[list[int]]]:
-    """How many nodes of all rows together pay, and which of each draft, the most likely first.
+    """How many nodes of all rows together pay, and which of each draft, in stored order.
 
     `costs`: of passes with 0, 1, ... nodes of all rows; `allowed`: plain passes that all rows together may lose.
     """
@@ -374,7 +374,7 @@ def _fit_shared(drafts: Sequence[_Draft | None], costs: Sequence[float], allowed
         if expected / costs[n] > best and rows * (costs[n] - 1.0) <= allowed:
             best, count = expected / costs[n], n
     orders: list[list[int]] = [[] for _ in drafts]
-    for _, row, node in ranked[:count]:
+    for row, node in sorted([(row, node) for _, row, node in ranked[:count]]):
         orders[row].append(node)
     return count, orders
 
