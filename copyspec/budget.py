@@ -319,7 +319,7 @@ class _Curve:
     def at(self, tokens: Sequence[int]) -> list[float]:
         """The times of passes over so many tokens, in rising order, over `pace`; of a single one as 1 before anything
         was measured."""
-        unit, prior, times = self._at(1) if self._times else 1.0, self._prior, list[float]()
+        unit, prior, times = self.single / self.pace or 1.0, self._prior, list[float]()
         knots, low, low_time, high, slope = iter(self._times.items()), 1, unit, 1, 0.0
         for count in tokens:
             while count > high:

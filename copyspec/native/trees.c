@@ -605,7 +605,7 @@ is_sound(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *
 accepted(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *given[3], *taken[3], *path = NULL;
+    PyObject *given[3], *taken[3], *path = NULL, *output = NULL, *found = NULL;
     if (!PyArg_ParseTuple(args, "OOO", &given[0], &given[1], &given[2]) || take_tuples(given, taken, 3) < 0) {
         return NULL;
     }
@@ -615,39 +615,41 @@ accepted(PyObject *Py_UNUSED(module), PyObject *args)
         fail("tokens, parents and picks");
         goto done;
     }
-    if (read_number(taken[2], 0, &wanted) < 0 || (path = PyList_New(0)) == NULL) {
+    if (read_number(taken[2], 0, &wanted) < 0 || (path = PyList_New(0)) == NULL || (output = PyList_New(0)) == NULL
+        || PyList_Append(output, PyTuple_GET_ITEM(taken[2], 0)) < 0) {
         goto done;
     }
     for (Py_ssize_t node = 0; node < size; node++) {
         Number parent, token;
         if (read_number(taken[1], node, &parent) < 0) {
-            goto failed;
+            goto done;
         }
         if (parent != at) {
             continue;
         }
         if (read_number(taken[0], node, &token) < 0) {
-            goto failed;
+            goto done;
         }
         if (token == wanted) {
             PyObject *number = PyLong_FromSsize_t(node);
-            if (number == NULL || PyList_Append(path, number) < 0) {
+            if (number == NULL || PyList_Append(path, number) < 0
+                || PyList_Append(output, PyTuple_GET_ITEM(taken[2], node + 1)) < 0) {
                 Py_XDECREF(number);
-                goto failed;
+                goto done;
             }
             Py_DECREF(number);
             at = node;
             if (read_number(taken[2], node + 1, &wanted) < 0) {
-                goto failed;
+                goto done;
             }
         }
     }
-    goto done;
-failed:
-    Py_CLEAR(path);
+    found = PyTuple_Pack(2, path, output);
 done:
+    Py_XDECREF(path);
+    Py_XDECREF(output);
     release(taken, 3);
-    return path;
+    return found;
 }
 
 /* Item `index` of a tuple, as a floating-point number. */
@@ -1042,7 +1044,7 @@ done:
 PyDoc_STRVAR(is_sound_doc, "is_sound(tokens, parents, vocab_size)\n\n"
                            "Whether parents come first, siblings differ and tokens are ids; False where it cannot tell.");
 PyDoc_STRVAR(accepted_doc, "accepted(tokens, parents, picked)\n\n"
-                           "The accepted nodes, where the target's token is known after the root and every node.");
+                           "The accepted nodes and the output's tokens, where the target's is known after each node.");
 PyDoc_STRVAR(lay_out_doc, "lay_out(starts, uncached, tokens, parents, packed, visible, mask, lowest)\n\n"
                           "Fills the arrays of passes.Pass; a mask's items are 0 or have the bits of `lowest`.");
 PyDoc_STRVAR(lay_out_static_doc, "lay_out_static(host, tokens, moves, scored, units, ordered, ...)\n\n"
