@@ -215,7 +215,16 @@ class Batch:
             self._pauses = budget.is_guessed and nodes > 0 and not any(paths)
             for row, tree, path in zip(rows, trees, paths, strict=True):
                 row.meter.count(tree, path, budget, len(rows), extra * len(tree.tokens), budget.max_nodes)
-        return [row.report(tree, path, len(rows)) for row, tree, path in zip(rows, trees, paths, strict=True)]
+        outputs = [row.report(tree, path, len(rows)) for row, tree, path in zip(rows, trees, paths, strict=True)]
+        for row in self.rows[len(rows) :]:  # which got no token
+            if reading is not None and row is reading[0]:
+                row.meter.before.passes += 1
+            else:
+                row.meter.before = replace(self._times)
+            if (owner := row.request.owner) is not None and owner.is_cancelled:
+                row.finish = Finish("stop", CANCELLED)
+                outputs.append(row.report(EMPTY, (), len(rows)))
+        return outputs
 
     def _in_pieces(self, piece: int) -> tuple[list[Row], tuple[Row, list[int]] | None, int]:
         """The rows of a pass that reads about `piece` tokens of prompts: the first ones, whose scores are wanted; a row
@@ -224,8 +233,6 @@ class Batch:
         for index, row in enumerate(self.rows):
             size, room = len(row.uncached), piece - count
             if size > max(1, room):
-                for waiting in self.rows[index + (room > 0) :]:
-                    waiting.meter.before = replace(self._times)
                 return rows, (row, row.uncached[:room]) if room > 0 else None, max(count, piece)
             rows.append(row)
             count += size
