@@ -7,10 +7,12 @@ carries no draft nodes and is the unit of cost; a "first" pass reads the prompts
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+
+from copyspec.options import MOST_NODES
 
 PRIOR_SLOPE = 0.02
 """Assumed cost of one more token, in passes over a single one, where nothing near it was measured: small models on a
@@ -208,7 +210,7 @@ class CostModel:
         curve, base, plain = self._curve, rows, rows  # tokens without drafts, and without prompts
         if computes is not None or not is_first:
             base = max(rows, uncached)
-        most = base + rows * max_nodes
+        most = base + min(rows * max_nodes, MOST_NODES)
         sizes: Sequence[int] = range(base, most + 1)
         if computes is not None:
             most, plain, sizes = min(most, max(most_tokens, computes(base))), computes(rows), [computes(base)]
@@ -216,7 +218,9 @@ class CostModel:
                 sizes.append(computes(sizes[-1] + 1))
         unit, first, *more = curve.at([plain, *sizes])
         # What the prompts take does not count: their tokens are read with drafts or without.
-        shared = [1.0, *[max(1.0, 1.0 + (time - first) / unit) for time in more]]
+        scale = 1.0 / unit
+        before = scale * first - 1.0
+        shared = [1.0, *[max(1.0, scale * time - before) for time in more]]
         if computes is not None:  # passes up to the same size cost the same
             by_size, shared = shared, []
             for size, cost in zip(sizes, by_size, strict=True):
@@ -319,19 +323,18 @@ class _Curve:
     def at(self, tokens: Sequence[int]) -> list[float]:
         """The times of passes over so many tokens, in rising order, over `pace`; of a single one as 1 before anything
         was measured."""
-        unit, prior, times = self.single / self.pace or 1.0, self._prior, list[float]()
-        knots, low, low_time, high, slope = iter(self._times.items()), 1, unit, 1, 0.0
-        for count in tokens:
-            while count > high:
-                low, low_time = high, low_time + slope * (high - low)
-                high, time = next(knots, (sys.maxsize, None))
-                if time is not None:
-                    slope = (time - low_time) / (high - low) if high > low else 0.0
-                elif low > 1:
-                    slope = min(prior * unit, max((low_time - unit) / (low - 1), MIN_SLOPE * prior * unit))
-                else:
-                    slope = prior * unit
-            times.append(low_time + slope * (count - low))
+        unit, times = self.single / self.pace or 1.0, list[float]()
+        low, low_time = 1, unit
+        for high, time in (*self._times.items(), (sys.maxsize, 0.0)):
+            if len(times) < len(tokens) and tokens[len(times)] <= high:
+                slope = (time - low_time) / (high - low) if high > low else 0.0
+                if high == sys.maxsize:
+                    slope = prior = self._prior * unit
+                    if low > 1:
+                        slope = min(prior, max((low_time - unit) / (low - 1), MIN_SLOPE * prior))
+                some = tokens[len(times) : bisect_right(tokens, high, len(times))]
+                times += [low_time + slope * (count - low) for count in some]
+            low, low_time = high, time
         return times
 
     def _at(self, tokens: int) -> float:
