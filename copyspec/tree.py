@@ -78,10 +78,11 @@ class DraftTree:
     def in_order(self, order: Sequence[int]) -> DraftTree:
         """The subtree of the nodes in `order`, stored in that order; the parent of each must come before it there."""
         chosen = _in_order if COMPILED is None else COMPILED.in_order
-        lists, notes = chosen(self.tokens, self.parents, self.scores, self.origins, order), self.notes
+        tokens, parents, scores, origins = chosen(self.tokens, self.parents, self.scores, self.origins, order)
+        notes, drafters = self.notes, self.drafters
         if notes:
             notes = {place: notes[node] for place, node in enumerate(order) if node in notes}
-        return DraftTree(*lists, notes, self.drafters and [self.drafters[node] for node in order])
+        return DraftTree(tokens, parents, scores, origins, notes, drafters and [drafters[node] for node in order])
 
     def first_chain(self) -> DraftTree:
         """The first root-to-leaf chain as stored, for targets that can only verify chains."""

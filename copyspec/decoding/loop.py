@@ -233,7 +233,7 @@ class Batch:
         """The rows of a pass that reads about `piece` tokens of prompts: the first ones, whose scores are wanted; a row
         that is read in part, with these tokens; and the number of all these tokens."""
         rows, count = list[Row](), 0
-        for index, row in enumerate(self.rows):
+        for row in self.rows:
             size, room = len(row.uncached), piece - count
             if size > max(1, room):
                 return rows, (row, row.uncached[:room]) if room > 0 else None, max(count, piece)

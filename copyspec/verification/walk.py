@@ -8,9 +8,7 @@ from copyspec.tree import COMPILED, ROOT, DraftTree
 from copyspec.verification.picking import Picks
 
 
-def _accepted(
-    tokens: Sequence[int], parents: Sequence[int], picked: Sequence[int]
-) -> tuple[list[int], list[int]]:
+def _accepted(tokens: Sequence[int], parents: Sequence[int], picked: Sequence[int]) -> tuple[list[int], list[int]]:
     """The accepted nodes, root to leaf, and the tokens that join the output, one more, given the target's token after
     the root and after each node, [1 + m].
 
