@@ -920,14 +920,14 @@ in_order(PyObject *Py_UNUSED(module), PyObject *args)
         || take_tuples(given, taken, 5) < 0) {
         return NULL;
     }
-    const Py_ssize_t size = PyTuple_GET_SIZE(taken[0]), count = PyTuple_GET_SIZE(taken[4]);
+    const Py_ssize_t count = PyTuple_GET_SIZE(taken[4]);
+    Py_ssize_t size = PyTuple_GET_SIZE(taken[0]); /* the first nodes, of which everything is known */
+    while (!have_rows(taken, 4, size)) {
+        size--;
+    }
     Number *nodes = PyMem_Malloc((size_t)(size + count + 1) * sizeof(Number)), *places;
     if (nodes == NULL) {
         PyErr_NoMemory();
-        goto done;
-    }
-    if (!have_rows(taken, 4, size)) {
-        fail("tokens, parents, scores and origins");
         goto done;
     }
     places = nodes + count; /* by node */
