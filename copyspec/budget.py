@@ -326,7 +326,7 @@ class _Curve:
         unit, times = self.single / self.pace or 1.0, list[float]()
         low, low_time = 1, unit
         for high, time in (*self._times.items(), (sys.maxsize, 0.0)):
-            if len(times) < len(tokens) and tokens[len(times)] <= high:
+            if tokens[len(times)] <= high:
                 slope = (time - low_time) / (high - low) if high > low else 0.0
                 if high == sys.maxsize:
                     slope = prior = self._prior * unit
@@ -334,6 +334,8 @@ class _Curve:
                         slope = min(prior, max((low_time - unit) / (low - 1), MIN_SLOPE * prior))
                 some = tokens[len(times) : bisect_right(tokens, high, len(times))]
                 times += [low_time + slope * (count - low) for count in some]
+                if len(times) == len(tokens):
+                    break
             low, low_time = high, time
         return times
 
