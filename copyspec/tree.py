@@ -16,7 +16,7 @@ try:
 except ImportError:  # the source is native/trees.c
     _trees = None  # type: ignore[assignment]
 
-VERSION = 7
+VERSION = 8
 """Version of `_trees` that fits this module; one compiled from an older source is not used."""
 
 COMPILED = _trees if _trees is not None and _trees.VERSION == VERSION else None

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION 7 /* of the arguments and results; must equal VERSION in tree.py */
+#define VERSION 8 /* of the arguments and results; must equal VERSION in tree.py */
 #define ROOT -1
 #define WORD 63 /* bits of an int64 without its sign bit */
 
@@ -470,8 +470,8 @@ place_units(const Static *to, Py_ssize_t rows, Py_ssize_t split)
             const Py_ssize_t count = last - begin < to->tile ? last - begin : to->tile;
             const Py_ssize_t end = to->ordered ? (Py_ssize_t)*field(to, POSITION, begin) + 1
                                                : (Py_ssize_t)to->starts[row] + begin + count - first;
-            const Py_ssize_t parts = (end + split - 1) / split;
-            if (partial + count * parts > to->most_units) {
+            const Py_ssize_t parts = (end - 1) / split + 1;
+            if (count > (to->most_units - partial) / parts) {
                 return -1;
             }
             for (Py_ssize_t token = begin; token < begin + count; token++) {

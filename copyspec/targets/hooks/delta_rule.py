@@ -83,10 +83,12 @@ class TreeRule:
 
     def state(self, token: int) -> State:
         """The row's states after this token."""
-        keys, updates, decays, total = self._written
+        keys, updates, total = self._written
         path = self._paths.ancestors[token].nonzero()[:, 0]
-        written = (decays[:, token, path].unsqueeze(-1) * keys[:, path]).transpose(1, 2) @ updates[:, path]
-        before = total[:, token, None, None].exp() * self._states[self._paths.rows[token]]
+        decays = (total[:, token, None] - total[:, path]).float().exp()
+        with torch.autocast(keys.device.type, enabled=False):
+            written = (decays.unsqueeze(-1) * keys[:, path]).transpose(1, 2) @ updates[:, path]
+        before = total[:, token, None, None].float().exp() * self._states[self._paths.rows[token]]
         after = (before + written).to(self._states.dtype)
         columns = self._paths.columns(self._convolution.shape[-1])[token, 1:]
         return {CONV: self._inputs[:, columns].unsqueeze(0), RECURRENT: after.unsqueeze(0)}
@@ -103,11 +105,10 @@ class TreeRule:
         columns, kernel = self._paths.columns(conv_state.shape[-1]), weight.shape[-1]
         held = self._convolution.transpose(0, 1).flatten(1)  # [D, B * W]
         self._inputs = torch.cat([held, hidden_states[:, :, 0].T], dim=1)
-        window = self._inputs[:, columns[:, -kernel:]].to(weight.dtype)  # [D, T, kernel]
-        mixed = (window * weight.unsqueeze(1)).sum(-1)
-        mixed = mixed if bias is None else mixed + bias.unsqueeze(1)
+        windows = self._inputs[:, columns[:, -kernel:]].transpose(0, 1).to(weight.dtype)  # [T, D, kernel]
+        mixed = nn.functional.conv1d(windows, weight.unsqueeze(1), bias, groups=len(weight))
         mixed = mixed if activation is None else ACT2FN[activation](mixed)
-        return mixed.T.unsqueeze(-1).to(hidden_states.dtype)
+        return mixed.to(hidden_states.dtype)
 
     def _recur(
         self,
@@ -132,21 +133,24 @@ class TreeRule:
         if len(keys) < len(values):  # each is shared by several heads of values
             queries, keys = (each.repeat_interleave(len(values) // len(keys), 0) for each in (queries, keys))
         ancestors = self._paths.ancestors
-        total = g[:, 0].T.float() @ ancestors.T.float()  # from the row's state to each token, [H, T]
-        decays = (total.unsqueeze(2) - total.unsqueeze(1)).masked_fill(~ancestors, -torch.inf).exp()
-        both = torch.stack([keys, queries])
-        remembered = torch.cat(
-            [
-                both[:, :, span.start : span.stop] @ self._states[row].float()
-                for row, span in enumerate(self._paths.spans)
-            ],
-            dim=2,
-        )
-        remembered = remembered * total.exp().unsqueeze(-1)
-        transposed = keys.transpose(1, 2)
-        updates = torch.linalg.solve_triangular(
-            betas * decays * (keys @ transposed), betas * (values - remembered[0]), upper=False, unitriangular=True
-        )
-        mixed = remembered[1] + (decays * (queries @ transposed)) @ updates
-        self._written = keys, updates, decays, total
+        # From the row's state to each token, [H, T]. Decays are differences of these sums, which may be large.
+        wide = torch.float32 if g.device.type == "mps" else torch.float64
+        total = g[:, 0].T.to(wide) @ ancestors.T.to(wide)
+        decays = (total.unsqueeze(2) - total.unsqueeze(1)).masked_fill(~ancestors, -torch.inf).float().exp()
+        with torch.autocast(keys.device.type, enabled=False):  # the states would lose precision
+            both = torch.stack([keys, queries])
+            remembered = torch.cat(
+                [
+                    both[:, :, span.start : span.stop] @ self._states[row].float()
+                    for row, span in enumerate(self._paths.spans)
+                ],
+                dim=2,
+            )
+            remembered = remembered * total.float().exp().unsqueeze(-1)
+            transposed = keys.transpose(1, 2)
+            updates = torch.linalg.solve_triangular(
+                betas * decays * (keys @ transposed), betas * (values - remembered[0]), upper=False, unitriangular=True
+            )
+            mixed = remembered[1] + (decays * (queries @ transposed)) @ updates
+        self._written = keys, updates, total
         return mixed.transpose(0, 1).unsqueeze(1).to(query.dtype), initial_state
