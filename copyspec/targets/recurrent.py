@@ -23,6 +23,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import LinearAttentionLayer
 
+from copyspec.options import MOST_NODES
 from copyspec.targets.detours import detour, original
 from copyspec.targets.hooks.delta_rule import CONV, RECURRENT, Paths, TreeRule, follows_rule
 from copyspec.targets.hooks.recurrence import LayerParts, State, mixers, read_state, write_state
@@ -93,13 +94,13 @@ class _Drafts:
     trees: Sequence[DraftTree]
     paths: Paths | None = None
 
-    def tree_paths(self, has_state: Sequence[bool], device: torch.device) -> Paths:
-        """The nodes of all rows, behind the uncached tokens of those that have a state; made once."""
+    def tree_paths(self, joins: Sequence[bool], device: torch.device) -> Paths:
+        """The nodes of all rows, behind the uncached tokens of those rows that join; made once."""
         if self.paths is None:
             places, parents, spans = list[int](), list[int](), list[range]()
             for place, tree in enumerate(self.trees):
                 read, first = self.read(place), len(places)
-                places += range(read.start if has_state[place] else read.stop, self.work.first[place + 1])
+                places += range(read.start if joins[place] else read.stop, self.work.first[place + 1])
                 parents += [at - 1 if at > first else -1 for at in range(first, len(places))]
                 nodes = len(places) - len(tree.tokens)
                 parents[nodes:] = [-1 if nodes == first and up < 0 else nodes + up for up in tree.parents]
@@ -213,10 +214,14 @@ class RecurrentStates:
 
             nodes: list[list[State]] = [[] for _ in drafts.rows]
             drafted = drafts.nodes()
-            has_state = [number in self._rows[row] for row in drafts.rows]
+            # The rule takes time and memory by the square of its tokens: many of a row are read one by one.
+            joins = [
+                number in self._rows[row] and len(drafts.read(place)) <= MOST_NODES
+                for place, row in enumerate(drafts.rows)
+            ]
             at_once = bool(drafted) and self._follow_rule[number]
             for rows in self._alike(number):
-                if at_once and has_state[rows[0]]:
+                if at_once and joins[rows[0]]:
                     continue
                 read = [drafts.read(row) for row in rows]
                 states = [self._rows[drafts.rows[row]].get(number, {}) for row in rows]
@@ -231,7 +236,7 @@ class RecurrentStates:
                 for row, state in zip(rows, states, strict=True):
                     nodes[row].append(state)
             if at_once:
-                paths = drafts.tree_paths(has_state, hidden.device)
+                paths = drafts.tree_paths(joins, hidden.device)
                 before = [
                     of_row[0] if of_row else self._rows[row][number]
                     for row, of_row in zip(drafts.rows, nodes, strict=True)

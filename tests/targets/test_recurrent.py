@@ -94,6 +94,20 @@ def test_trees_score_as_each_path_alone(name: str) -> None:
     assert fingerprint(model) == before
 
 
+@pytest.mark.parametrize("most", [1, 3, 64])
+def test_several_tokens_after_a_state_are_read_with_the_drafts_or_before(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recurrent, "MOST_NODES", most)
+    rows = Rows(model_of("qwen3_5_text"), target_of("qwen3_5_text"), (11, 4, 5))
+    worst = rows.step()
+    for count in range(4):
+        rows.sequences[0] += models.random_ids(count, seed=count)
+        rows.sequences[1] += models.random_ids(2)
+        worst = max(worst, rows.step())
+    assert worst < 2e-3
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_states_are_those_of_the_accepted_tokens_alone(name: str) -> None:
     model, drawn = model_of(name), random.Random(3)

@@ -110,6 +110,17 @@ def test_one_wrong_argument_of_a_layout() -> None:
                 check(name, (*arguments[:place], [[value, value]], *arguments[place + 1 :]))
 
 
+@pytest.mark.parametrize("tokens", [8, 16, 24])
+@pytest.mark.parametrize("shift", range(50, 62))
+def test_more_units_of_work_than_a_number_holds_are_refused(tokens: int, shift: int) -> None:
+    """Pages of any size are allowed, so that a row may begin far behind them."""
+    shape = Shape(tokens, 1, 256)
+    host = np.zeros(sum(shape.parts), dtype=np.int64)
+    row = ([1 << shift], [0], [(0,)], [(5,) * tokens], [()], [()], [1], (), (), ())
+    with pytest.raises(ValueError, match="units do not fit"):
+        _trees.lay_out_static(host, tokens, shape.moves, 1, 256, False, *row, 0, 1 << 62, tokens, 1, 1)
+
+
 @pytest.mark.parametrize("draft", [1, "OOdn", [(), (), 1.0, 0], {"a": 1}, 1.5, b"abcd", object(), range(4)])
 def test_a_draft_that_is_no_tuple_is_named(draft: object) -> None:
     with pytest.raises(TypeError, match=f"a draft is a tuple of parents.+, not {type(draft).__name__}"):

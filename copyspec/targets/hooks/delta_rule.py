@@ -28,9 +28,16 @@ def follows_rule(mixer: nn.Module) -> bool:
     """Whether a mixer's forward calls the functions that are replaced here, and is its class's own."""
     forward = original(mixer, "forward")
     own = getattr(type(mixer), "forward", None)
-    raw = inspect.unwrap(own) if own is not None else None
-    names = getattr(getattr(raw, "__code__", None), "co_names", ())
+    names = getattr(getattr(_unwrapped(own), "__code__", None), "co_names", ())
     return getattr(forward, "__func__", None) is own and {_CONVOLUTION, _RULE} <= {*names}
+
+
+def _unwrapped(forward: Any) -> Any:
+    """A forward without transformers' own decorators, which do nothing here; those of a program may do anything."""
+    return inspect.unwrap(
+        forward,
+        stop=lambda outer: not getattr(outer, "__globals__", {}).get("__name__", "").startswith("transformers."),
+    )
 
 
 class Paths:
@@ -75,7 +82,7 @@ class TreeRule:
 
     def forward(self, mixer: nn.Module) -> Callable[..., Any]:
         """The mixer's forward for tokens as a batch, [T, 1, D], with the functions of this run."""
-        raw: Any = inspect.unwrap(type(mixer).forward)
+        raw = _unwrapped(type(mixer).forward)
         names = {**raw.__globals__, _CONVOLUTION: self._convolve, _RULE: self._recur}
         forward = FunctionType(raw.__code__, names, raw.__name__, raw.__defaults__, raw.__closure__)
         forward.__kwdefaults__ = raw.__kwdefaults__
