@@ -12,7 +12,7 @@ import copyspec
 from copyspec.engine.results import Result, Stats
 from copyspec.pipelines import EditPipeline
 from copyspec.pipelines.documents import Refusal
-from copyspec.pipelines.editing.answers import version
+from copyspec.pipelines.guards.answers import version
 from copyspec.pipelines.guards.wrappers import unwrapped
 from tests.helpers.tiny import tiny_engine
 

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 
 from ..documents import Refusal
 from ..edits.lines import aligned, distance, new_lines, shared
-from ..guards.wrappers import FENCE, is_closing, open_fence, without_thoughts
+from .wrappers import FENCE, is_closing, open_fence, without_thoughts
 
 _PREFACE = re.compile(
     r"\W*(?:sure|certainly|of course|absolutely|okay|ok|yes|alright|great|happy to help|no problem|below|the following|"
@@ -329,7 +329,7 @@ _MAX_WORDED = 12
 def omission(lines: Sequence[str], before: Sequence[str]) -> str | None:
     """A line that stands for lines of the file that are missing; None if there is none."""
     known = set(before)
-    marks = {at: mark for at, line in enumerate(lines) if line not in known and (mark := _mark(line))}
+    marks = {at: mark for at, line in enumerate(lines) if line not in known and (mark := mark_of(line))}
     if not marks or not any(line.strip() for line in new_lines(before, lines)):
         return None
     if sure := [at for at, mark in marks.items() if mark == "sure"]:
@@ -376,7 +376,7 @@ def _words(lines: Sequence[str]) -> set[str]:
     return {word for line in lines for word in re.findall(r"\w{4,}", line.casefold())}
 
 
-def _mark(line: str) -> str | None:
+def mark_of(line: str) -> str | None:
     """What says that something was left out. "sure": a comment or bracket with dots. What may as well be a line of the
     file must have taken the place of others: "dots" alone, "words" in a comment, a "remark" behind code."""
     is_short = len(line.split()) <= _MAX_WORDED
