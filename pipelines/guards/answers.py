@@ -390,3 +390,22 @@ def mark_of(line: str) -> str | None:
     if remark and len(remark[1].split()) <= _MAX_WORDED and _WORDED.search(remark[1]):
         return "remark"
     return "sure" if is_short and _WORDED.search(line) and _TRAILS.fullmatch(line) else None
+
+
+_STAYS = re.compile(
+    rf"\s*{_COMMENT}(?=.*(?:rest\b|remain|existing|previous|original|unchanged|same\b))"
+    r"(?:\W*\b(?:keep|the|all|any|your|my|and|other|rest|of|remain(?:s|ing|der)?|existing|previous|original|unchanged|same|"
+    r"code|file|imports?|methods?|functions?|class(?:es)?|component|content|lines?|logic|implementations?|here|goes|"
+    r"stays?|as|is|are|before|above|below|no|changes?|needed|omitted)\b)+\W*",
+    re.IGNORECASE,
+)
+
+
+def is_omission(line: str) -> bool:
+    """Whether a line can hardly be meant as it stands: dots in a comment or brackets, alone, before words, or with
+    words that say what stays; or a comment of such words alone."""
+    if len(line.split()) > _MAX_WORDED:
+        return False
+    is_bare = _BARE.fullmatch(line) is not None and line.strip(" .…,;") != ""
+    is_worded = re.search(_DOTS, line) and _MARKED.match(line) and _WORDED.search(line)
+    return is_bare or bool(is_worded or _CUT.match(line) or _UNCHANGED.fullmatch(line) or _STAYS.fullmatch(line))

@@ -1,0 +1,141 @@
+"""What a merged file must keep to be used: every line is the file's or the edit's, and those that go are the edit's.
+
+The rules read lines without the blanks around them, so they hold for any language; `syntax` asks its parser.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from ..documents import Refusal
+from ..edits.lines import aligned
+from ..guards.answers import is_omission
+
+_SEEN = 80  # characters of a line that a refusal shows
+
+Chunks = Sequence[Sequence[str]]
+
+
+def why_not(lines: Sequence[str], before: Sequence[str], edit: Chunks, gone: Iterable[str] = ()) -> Refusal | None:
+    """Why the lines of a merged file are not used; None if nothing speaks against them.
+
+    `edit`: the stretches of lines that the edit shows without a gap, with an empty one at an end where a mark stands;
+    `gone`: lines that it shows as removed. Blank lines count nowhere.
+    """
+    edit = [_written(chunk)[1] for chunk in edit]
+    return (
+        placeholder(lines, before)
+        or _cut(lines, edit)
+        or _dropped(lines, before, edit, Counter(map(str.strip, gone)))
+        or _added(lines, before, [line for chunk in edit for line in chunk])
+    )
+
+
+def placeholder(lines: Sequence[str], before: Sequence[str]) -> Refusal | None:
+    """A refusal of a mark for lines that were left out, if it is no line of the file."""
+    known = {line.strip() for line in before}
+    for at, line in enumerate(lines):
+        if is_omission(line) and line.strip() not in known:
+            return Refusal("omission", f"line {at + 1} of the new version stands for others: {_quoted(line)}")
+    return None
+
+
+def stutter(lines: Sequence[str], known: Chunks, least: int = 2) -> Refusal | None:
+    """A refusal of lines that stand twice in a row, as in none of the `known` texts. `least`: so many hold words."""
+    at, texts = _written(lines)
+    others = [f"\n{chr(10).join(_written(text)[1])}\n" for text in known]
+    worded = [any(map(str.isalnum, text)) for text in texts]
+    places: dict[str, list[int]] = {}
+    for here, text in enumerate(texts):
+        for start in reversed(places.setdefault(text, [])):
+            if texts[start:here] != texts[here : 2 * here - start] or sum(worded[start:here]) < least:
+                continue
+            twice = "\n".join(["", *texts[start : 2 * here - start], ""])
+            if not any(twice in other for other in others):
+                return Refusal("doubled", f"{_span(at[start], at[here - 1])} stand there twice: {_quoted(text)}")
+        places[text].append(here)
+    return None
+
+
+def _cut(lines: Sequence[str], edit: Chunks) -> Refusal | None:
+    """A refusal of lines that hold the edit's in part only, or with others between them."""
+    whole = "\n".join(["", *_written(lines)[1], ""])
+    for chunk in edit:
+        if "\n".join(["", *chunk, ""]) not in whole and chunk:
+            line = next((line for line in chunk if f"\n{line}\n" not in whole), chunk[-1])
+            return Refusal("lost", f"a part of the edit is not in the new version as it is written: {_quoted(line)}")
+    return None
+
+
+def _dropped(lines: Sequence[str], before: Sequence[str], edit: Chunks, removed: Counter[str]) -> Refusal | None:
+    """A refusal of lines without some of the file's, which the edit does not remove."""
+    (at, old), (_, new) = _written(before), _written(lines)
+    lost = Counter(old) - Counter(new) - removed
+    for tag, start, end, first, last in aligned(old, new):
+        if tag not in ("delete", "replace") or not any(lost[line] for line in old[start:end]):
+            continue
+        above = max(0, start - 1)
+        is_block = start > 0 and end > start and _opens(before, at[above], [*at[start : end + 1]], end < len(old))
+        if not _is_told(old, (start, end), new[first:last], edit, is_block):
+            missing = next(line for line in old[start:end] if lost[line])
+            where = f"{_span(at[start], at[end - 1])} of the file"
+            return Refusal("dropped", f"{where} would go, and the edit does not remove them: {_quoted(missing)}")
+    return None
+
+
+def _is_told(old: Sequence[str], span: tuple[int, int], new: Sequence[str], edit: Chunks, is_block: bool) -> bool:
+    """Whether an edit shows that `new` takes the place of a span of lines: between the lines around them; or, at an end
+    of a chunk, if they become no fewer, or are the whole block of the line above."""
+    start, end = span
+    above, below = (old[start - 1] if start else None), (old[end] if end < len(old) else None)
+    size = len(new)
+    for number, chunk in enumerate(edit):
+        for at in range(len(chunk) - size + 1):
+            if list(chunk[at : at + size]) != list(new):
+                continue
+            is_first, is_last = at == 0, at + size == len(chunk)
+            opens = number == 0 and is_first if above is None else not is_first and chunk[at - 1] == above
+            closes = number == len(edit) - 1 and is_last if below is None else not is_last and chunk[at + size] == below
+            is_edge = size > 0 and ((opens or is_first) and (closes or is_last))
+            if chunk and ((opens and closes) or (is_edge and (end - start <= size or (opens and is_block)))):
+                return True
+    return False
+
+
+def _opens(before: Sequence[str], above: int, block: Sequence[int], has_next: bool) -> bool:
+    """Whether lines are all that is indented below another line. `block`: their places, and the next one's."""
+    depths = [len(before[at]) - len(before[at].lstrip()) for at in (above, *block)]
+    inner = depths[1:-1] if has_next else depths[1:]
+    return min(inner) > depths[0] and (not has_next or depths[-1] <= depths[0])
+
+
+def _added(lines: Sequence[str], before: Sequence[str], shown: Sequence[str]) -> Refusal | None:
+    """A refusal of a line that stands there more often than in the file and the edit together, and of lines twice in a
+    row."""
+    (at, new), old = _written(lines), _written(before)[1]
+    extra = Counter(new) - Counter(old) - Counter(shown)
+    for place, line in zip(at, new, strict=True):
+        if extra[line] and any(map(str.isalnum, line)):
+            if line in old or line in shown:
+                return Refusal(
+                    "doubled", f"line {place + 1} of the new version stands there too often: {_quoted(line)}"
+                )
+            return Refusal(
+                "invented", f"line {place + 1} of the new version is neither the file's nor the edit's: {_quoted(line)}"
+            )
+    return stutter(lines, (before, shown))
+
+
+def _written(lines: Sequence[str]) -> tuple[list[int], list[str]]:
+    """The places of the lines that are not blank, and these without the blanks around them."""
+    written = [(at, text) for at, line in enumerate(lines) if (text := line.strip())]
+    return [at for at, _ in written], [text for _, text in written]
+
+
+def _span(first: int, last: int) -> str:
+    return f"line {first + 1}" if first == last else f"lines {first + 1} to {last + 1}"
+
+
+def _quoted(line: str) -> str:
+    return repr(line.strip()[:_SEEN])
