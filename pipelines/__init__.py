@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING
 from copyspec.common.lazy import attach
 
 if TYPE_CHECKING:
+    from .applying.files import (
+        apply_to_files as apply_to_files,
+        FileApplied as FileApplied,
+        finish_writing as finish_writing,
+    )
+    from .applying.files import write_files as write_files
     from .applying.pipeline import Applied as Applied, ApplyPipeline as ApplyPipeline
     from .applying.reading import EditError as EditError
+    from .applying.tool import EditTool as EditTool
     from .documents import Edit as Edit, Format as Format, FormatError as FormatError
     from .documents import FormatOptionError as FormatOptionError, Part as Part, Refusal as Refusal
     from .documents import Segment as Segment

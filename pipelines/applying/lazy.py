@@ -1,9 +1,8 @@
 """Snippets that leave lines of a file out, and those of them that can mean only one thing.
 
 A snippet is chunks of lines, with a mark such as `# ... existing code ...` wherever lines of the file are left out. It
-is merged here if every chunk begins and ends with lines of the file, in a place that they have only once, and shows
-between them at least as many lines as the file has there. Then each mark can stand only for what is between two such
-places, and nothing goes that the snippet does not show replaced. Where a chunk begins or ends with a new line, nobody
+is merged here if every chunk begins and ends with a line that the file has once, and shows between them at least as many
+lines as the file has there. Then each mark can stand only for what is between two such lines, and nothing goes that the snippet does not show replaced. Where a chunk begins or ends with a new line, nobody
 can tell an inserted line from a changed one, nor its place; a chunk that is shorter than what it replaces may have left
 lines out without a mark. Those are a model's.
 """
@@ -24,8 +23,7 @@ def is_lazy(snippet: Sequence[str], before: Sequence[str]) -> bool:
 
 
 def chunks(snippet: Sequence[str], before: Sequence[str]) -> list[list[str]]:
-    """The stretches of a snippet between its marks, without the blank lines next to them; an empty one at an end where
-    a mark stands."""
+    """The stretches of a snippet between its marks; an empty one at an end where a mark stands."""
     known = {line.strip() for line in before}
     made: list[list[str]] = [[]]
     for line in snippet:
@@ -33,7 +31,7 @@ def chunks(snippet: Sequence[str], before: Sequence[str]) -> list[list[str]]:
             made.append([])
         else:
             made[-1].append(line)
-    return [_without_blanks(chunk) for chunk in made]
+    return made
 
 
 def merged(snippet: Sequence[str], lines: Lines) -> Lines | None:
@@ -42,7 +40,7 @@ def merged(snippet: Sequence[str], lines: Lines) -> Lines | None:
         mark_of(line) in ("sure", "remark") and not is_omission(line) for line in snippet if line not in lines.texts
     ):
         return None
-    parts = chunks(snippet, lines.texts)
+    parts = [_without_blanks(chunk) for chunk in chunks(snippet, lines.texts)]
     if len(parts) == 1:
         return None
     placed = [_placed(chunk, lines) for chunk in parts if chunk]
@@ -74,15 +72,10 @@ def _placed(chunk: Sequence[str], lines: Lines) -> Splice | None:
 
 
 def _anchor(chunk: Sequence[str], texts: Sequence[str]) -> int | None:
-    """Where the lines that a chunk begins with stand in the file: so many of them that they stand there once, and hold
-    a word; None if there are none such."""
-    places, word = list(range(len(texts))), False
-    for size, line in enumerate(chunk):
-        places = [at for at in places if at + size < len(texts) and texts[at + size].rstrip() == line.rstrip()]
-        word = word or any(map(str.isalnum, line))
-        if len(places) == 1 and word:
-            return places[0]
-    return None
+    """Where the line that a chunk begins with stands in the file, if it holds a word and stands there once. With the
+    lines after it more chunks would have one place, but those lines may be new."""
+    places = [at for at, line in enumerate(texts) if line.rstrip() == chunk[0].rstrip()]
+    return places[0] if len(places) == 1 and any(map(str.isalnum, chunk[0])) else None
 
 
 def _count(lines: Sequence[str]) -> int:

@@ -59,7 +59,7 @@ def applied(hunks: Sequence[Hunk], text: str) -> str | Refusal:
     has_last = not lines.ends or bool(lines.ends[-1])
     for hunk in hunks:
         splice = _placed(hunk, lines)
-        if isinstance(splice, Refusal) and splice.reason == "absent" and pending:
+        if isinstance(splice, Refusal) and splice.reason in ("absent", "made") and pending:
             remade = spliced(lines, pending)
             if isinstance(remade, Refusal):
                 return remade
@@ -126,6 +126,10 @@ def _one_placed(hunk: Hunk, lines: Lines) -> Splice | Refusal:
         first = below  # many agents show that line once more
     places, indenters, edges = _places(old, lines.texts, first)
     if not places:
+        if any(map(str.strip, new)) and len(_places(new, lines.texts)[0]) == 1:
+            return Refusal(
+                "made", f"{_at(hunk)} seems to be made already: the file has its new lines, not its old ones"
+            )
         return Refusal("absent", _absence(hunk, lines.texts))
     if len(places) > 1 and hunk.scopes:
         places = places[:1]  # the format: the first place below the scope
@@ -222,8 +226,6 @@ def _scope(scope: str, texts: Sequence[str], first: int) -> int | None:
 
 def _absence(hunk: Hunk, texts: Sequence[str]) -> str:
     """Why a hunk has no place: where the file is closest to it, and what differs there."""
-    if any(map(str.strip, hunk.new)) and len(_places(hunk.new, texts)[0]) == 1:
-        return f"{_at(hunk)} seems to be made already: the file has its new lines, and not its old ones"
     wanted, stripped = [line.strip() for line in hunk.old], [line.strip() for line in texts]
     best, at = 0, 0
     for start in (i for i, line in enumerate(stripped) if line == wanted[0] and line):

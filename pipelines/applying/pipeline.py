@@ -18,7 +18,8 @@ from ..documents import Refusal
 from ..editing.instructed import Edited
 from ..editing.model_corrector import check_system, output_limit, why_cut
 from ..edits.lines import LINE_END, aligned, with_line_ends
-from ..guards.answers import version
+from ..guards.answers import unfenced, version
+from ..guards.wrappers import FENCE
 from ..models import model_of
 from ..options import ApplyOptions
 from .lazy import chunks, is_lazy, merged
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ..language_model import LanguageModel
     from ..models import ModelLike
 
+_MARK = "\ufeff"  # a byte order mark
 MAX_CHARS = 1 << 24
 """Characters of the largest file. An edit of a larger one is a mistake: a log, a dump, a lock file."""
 _COVERED = 0.5
@@ -88,13 +90,16 @@ class ApplyPipeline:
         check_system(self.options.system, made)
         return made
 
-    def __call__(self, text: str, edit: str | FileEdit, instruction: str = "", *, path: str | None = None) -> Applied:
+    def __call__(
+        self, text: str, edit: str | FileEdit, instruction: str = "", *, path: str | None = None, exact: bool = True
+    ) -> Applied:
         """Apply an edit to a text. `instruction`: what the edit does, or, with an empty edit, what to do; `path`: the
-        file's name, by which an edit for another file is refused and the language is known.
+        file's name, by which an edit for another file is refused and the language is known; `exact=False`: the model
+        merges even what could be applied without it.
 
         Raises EditError for an edit that cannot be read or is for several files; TypeError for anything but strings.
         """
-        steps = self.stream(text, edit, instruction, path=path, streams=False)
+        steps = self._steps(text, edit, instruction, path, (exact, False))
         while True:
             try:
                 next(steps)
@@ -102,10 +107,17 @@ class ApplyPipeline:
                 return done.value  # type: ignore[no-any-return]
 
     def stream(
-        self, text: str, edit: str | FileEdit, instruction: str = "", *, path: str | None = None, streams: bool = True
+        self, text: str, edit: str | FileEdit, instruction: str = "", *, path: str | None = None
     ) -> Generator[Chunk, None, Applied]:
         """The same; yields the pieces in which a model writes the file, which is checked at the end only, and returns
         the outcome."""
+        return self._steps(text, edit, instruction, path, (True, True))
+
+    def _steps(
+        self, text: str, edit: str | FileEdit, instruction: str, path: str | None, ways: tuple[bool, bool]
+    ) -> Generator[Chunk, None, Applied]:
+        """`ways`: whether the edit may be applied exactly, and whether the model's answer is streamed."""
+        exact, streams = ways
         check_type(isinstance(text, str), "text", text, "a str")
         check_type(isinstance(edit, (str, FileEdit)), "edit", edit, "a str")
         check_type(isinstance(instruction, str), "instruction", instruction, "a str")
@@ -114,9 +126,11 @@ class ApplyPipeline:
         blank = Applied(text, text, path=edit.path, form=edit.form, creates=edit.creates, deletes=edit.deletes)
         if refusal := _unfit(text, edit, path):
             return replace(blank, refusal=refusal)
-        found = (
-            Refusal("model", "the edit is an instruction") if edit.form == "instruction" else self._exact(text, edit)
-        )
+        found: str | Refusal = Refusal("model", "the edit is an instruction")
+        if exact and edit.form != "instruction":
+            body = text.removeprefix(_MARK)
+            found = self._exact(body, edit)
+            found = text[: len(text) - len(body)] + found if isinstance(found, str) else found
         made = replace(blank, is_exact=True)
         if isinstance(found, str):
             made = replace(made, text=found)
@@ -144,7 +158,8 @@ class ApplyPipeline:
             return ""
         if edit.hunks:
             return applied(edit.hunks, text)
-        lines, snippet = Lines.of(text), LINE_END.split(edit.text)
+        lines = Lines.of(text)
+        snippet = _snippet(edit, lines.texts)
         if edit.form != "whole" and is_lazy(snippet, lines.texts):
             made = merged(snippet, lines)
             if made is None:
@@ -161,22 +176,26 @@ class ApplyPipeline:
     ) -> Generator[Chunk, None, Applied]:
         """The outcome of the model's merge."""
         text = blank.source
-        shown = LINE_END.sub("\n", text.removeprefix("\ufeff").strip())
+        shown = LINE_END.sub("\n", text.removeprefix(_MARK).strip())
         result = yield from self._asked(shown, edit, instruction, streams)
         if isinstance(result, NoAnswer):
             return replace(blank, refusal=Refusal(result.reason, result.detail))
         blank = replace(blank, result=result)
         if result.finish_reason != "stop":
             return replace(blank, refusal=Refusal("cut", f"{why_cut(result)}: allow more, or edit it in parts"))
-        preset = PRESETS.get(self.options.preset or "", MERGE)
-        output = preset.answered(LINE_END.sub("\n", result.content))
+        output = LINE_END.sub("\n", result.content)
+        if edit.form != "instruction":
+            output = PRESETS.get(self.options.preset or "", MERGE).answered(output)
+        before, whole = shown.split("\n"), output.strip()
+        if whole and edit.form != "instruction" and _untrusted(whole.split("\n"), before, edit) is None:
+            return replace(blank, text=_in_place(text, whole))  # nothing stands around the file
         told = instruction if edit.form == "instruction" else ""
         read = version(output, shown, told, may_shrink=edit.form != "instruction")
         if isinstance(read, str) and not read:
             read = Refusal("empty", "the model wrote nothing")
         if isinstance(read, Refusal):
             return replace(blank, refusal=read)
-        refusal = _untrusted(read.split("\n"), shown.split("\n"), edit, told)
+        refusal = _untrusted(read.split("\n"), before, edit, told)
         return replace(blank, refusal=refusal) if refusal else replace(blank, text=_in_place(text, read))
 
     def _asked(
@@ -219,9 +238,19 @@ def names_file(name: str, path: str) -> bool:
     return all(a == b for a, b in pairs if a != "..")
 
 
+def _snippet(edit: FileEdit, before: Sequence[str]) -> Sequence[str]:
+    """The lines of a snippet, without a fence and talk around them. Fences that may be the file's own stay."""
+    lines = LINE_END.split(edit.text)
+    inner = lines if edit.form == "whole" else unfenced(lines, before)
+    return lines if isinstance(inner, Refusal) else inner
+
+
 def _is_part(snippet: Sequence[str], before: Sequence[str]) -> str | None:
-    """Why a snippet without marks may be a part of the file: it has few of its lines, or ends before the file does."""
+    """Why a snippet without marks may be a part of the file: it has few of its lines, or ends before the file does, or
+    has blocks of code that are not the file's."""
     mine, written = ([line.strip() for line in each if line.strip()] for each in (snippet, before))
+    if any(FENCE.fullmatch(line) and line not in written for line in mine):
+        return "the edit has blocks of code"
     known = len(written) - (Counter(written) - Counter(mine)).total()
     steps = list(aligned(written, mine))
     ends = [
@@ -232,7 +261,7 @@ def _is_part(snippet: Sequence[str], before: Sequence[str]) -> str | None:
     return f"the edit has {known} of the file's {len(written)} lines"
 
 
-def _untrusted(lines: Sequence[str], before: Sequence[str], edit: FileEdit, told: str) -> Refusal | None:
+def _untrusted(lines: Sequence[str], before: Sequence[str], edit: FileEdit, told: str = "") -> Refusal | None:
     """Why a model's version of a file is not used."""
     if edit.form == "instruction":
         is_asked = any(word in told.casefold() for word in ("duplicat", "repeat", "twice", "copy", "copies"))
@@ -240,14 +269,14 @@ def _untrusted(lines: Sequence[str], before: Sequence[str], edit: FileEdit, told
     if edit.hunks:
         shown: list[Sequence[str]] = [[], *(hunk.new for hunk in edit.hunks), []]
         return why_not(lines, before, shown, [line for hunk in edit.hunks for line in hunk.old])
-    return why_not(lines, before, chunks(LINE_END.split(edit.text), before))
+    return why_not(lines, before, chunks(_snippet(edit, before), before))
 
 
 def _in_place(text: str, made: str) -> str:
     """A whole new version with the line ends, the byte order mark and the white space around it of the old one."""
-    body = text.removeprefix("\ufeff").strip()
+    body = text.removeprefix(_MARK).strip()
     if not body:
-        return text[: len(text) - len(text.removeprefix("\ufeff"))] + (f"{made}\n" if made else "")
+        return text[: len(text) - len(text.removeprefix(_MARK))] + (f"{made}\n" if made else "")
     start = text.index(body)
     end = start + len(body)
     return text[:start] + with_line_ends(made.strip(), body, text[end:]) + text[end:]

@@ -65,12 +65,12 @@ def read_edits(edit: str, form: str = "auto") -> list[FileEdit]:
         raise EditError("the edit is empty: give blocks, a diff, a snippet or a whole file")
     lines = LINE_END.split(edit.removeprefix("\ufeff"))
     readers = {"blocks": _blocks, "patch": _patch, "diff": _diff}
-    form = _form_of(lines) if form == "auto" else form
-    if form not in readers:
+    kind = _form_of(lines) if form == "auto" else form
+    if kind not in readers:
         return _snippets(lines, form)
-    found = list(readers[form](lines))
+    found = list(readers[kind](lines))
     if not found:
-        raise EditError(f"the edit holds no {form}: check it, or name another form")
+        raise EditError(f"the edit holds no {kind}: check it, or name another form")
     joined: dict[str | None, FileEdit] = {}
     for each in found:
         known = joined.get(each.path)
@@ -230,32 +230,32 @@ def _signed(body: Sequence[str], number: int, counts: tuple[int, int] | None = N
 
 
 def _snippets(lines: Sequence[str], form: str) -> list[FileEdit]:
-    """Snippets or whole files: what stands in fences, or all of it."""
-    made, at, after = list[FileEdit](), 0, 0
+    """Snippets or whole files: those in fences that have names, or all of the text, without a fence around it. Fences
+    without names may be the file's own, which is unknown here (`guards.answers.unfenced`)."""
+    named, at, after = list[FileEdit](), 0, 0
     while at < len(lines):
         if (opening := FENCE.fullmatch(lines[at])) is None:
             at += 1
             continue
         closing = [i for i in range(at + 1, len(lines)) if is_closing(lines[i], opening[2])]
-        if not closing:
-            raise EditError(f"the fence at line {at + 1} of the edit is not closed: the edit was cut")
-        # A file that holds fences itself may stand in one of the same length: then only the last one can be its end.
-        is_whole = not any(line.strip() for line in lines[:at]) and not any(map(str.strip, lines[closing[-1] + 1 :]))
-        end = closing[-1] if is_whole else closing[0]
         path = _name_in(opening[3]) or _name_above(lines[after:at])
-        indent = opening[1]
-        made.append(_snippet([line.removeprefix(indent) for line in lines[at + 1 : end]], path, form))
-        at = after = end + 1
-    named = {each.path for each in made}
-    if len(made) == 1 or (len(made) > 1 and None not in named and len(named) == len(made)):
-        return made
-    if made and form == "auto":
-        raise EditError(f"the edit has {len(made)} blocks of code: name the file above each of them, or give one")
+        is_first = not any(map(str.strip, lines[:at]))
+        if not closing and (is_first or path):
+            raise EditError(f"the fence at line {at + 1} of the edit is not closed: the edit was cut")
+        if is_first and not any(map(str.strip, lines[closing[-1] + 1 :])):
+            return [_snippet(lines[at + 1 : closing[-1]], path, form)]
+        if path is None or form != "auto":
+            break
+        named.append(_snippet(lines[at + 1 : closing[0]], path, form))
+        at = after = closing[0] + 1
+    else:
+        if named:
+            return named
     return [_snippet(lines, None, form)]
 
 
 def _snippet(lines: Sequence[str], path: str | None, form: str) -> FileEdit:
-    return FileEdit(path, form, text="\n".join(lines))
+    return FileEdit(path, "lazy" if form == "auto" else form, text="\n".join(lines))
 
 
 def _name_in(info: str) -> str | None:

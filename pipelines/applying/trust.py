@@ -75,39 +75,29 @@ def _dropped(lines: Sequence[str], before: Sequence[str], edit: Chunks, removed:
     for tag, start, end, first, last in aligned(old, new):
         if tag not in ("delete", "replace") or not any(lost[line] for line in old[start:end]):
             continue
-        above = max(0, start - 1)
-        is_block = start > 0 and end > start and _opens(before, at[above], [*at[start : end + 1]], end < len(old))
-        if not _is_told(old, (start, end), new[first:last], edit, is_block):
+        around = (old[start - 1] if start else None, old[end] if end < len(old) else None)
+        if not _is_told(end - start, around, new[first:last], edit):
             missing = next(line for line in old[start:end] if lost[line])
             where = f"{_span(at[start], at[end - 1])} of the file"
             return Refusal("dropped", f"{where} would go, and the edit does not remove them: {_quoted(missing)}")
     return None
 
 
-def _is_told(old: Sequence[str], span: tuple[int, int], new: Sequence[str], edit: Chunks, is_block: bool) -> bool:
-    """Whether an edit shows that `new` takes the place of a span of lines: between the lines around them; or, at an end
-    of a chunk, if they become no fewer, or are the whole block of the line above."""
-    start, end = span
-    above, below = (old[start - 1] if start else None), (old[end] if end < len(old) else None)
-    size = len(new)
+def _is_told(size: int, around: tuple[str | None, str | None], new: Sequence[str], edit: Chunks) -> bool:
+    """Whether an edit shows that `new` takes the place of `size` lines: between the lines around them (None: an end of
+    the file); or, at an end of a chunk, if they become no fewer."""
+    above, below = around
     for number, chunk in enumerate(edit):
-        for at in range(len(chunk) - size + 1):
-            if list(chunk[at : at + size]) != list(new):
+        for start in range(len(chunk) - len(new) + 1 if chunk else 0):
+            end = start + len(new)
+            if chunk[start:end] != list(new):
                 continue
-            is_first, is_last = at == 0, at + size == len(chunk)
-            opens = number == 0 and is_first if above is None else not is_first and chunk[at - 1] == above
-            closes = number == len(edit) - 1 and is_last if below is None else not is_last and chunk[at + size] == below
-            is_edge = size > 0 and ((opens or is_first) and (closes or is_last))
-            if chunk and ((opens and closes) or (is_edge and (end - start <= size or (opens and is_block)))):
+            is_first, is_last = start == 0, end == len(chunk)
+            opens = number == 0 and is_first if above is None else not is_first and chunk[start - 1] == above
+            closes = number == len(edit) - 1 and is_last if below is None else not is_last and chunk[end] == below
+            if (opens and closes) or (size <= len(new) and (opens or is_first) and (closes or is_last)):
                 return True
     return False
-
-
-def _opens(before: Sequence[str], above: int, block: Sequence[int], has_next: bool) -> bool:
-    """Whether lines are all that is indented below another line. `block`: their places, and the next one's."""
-    depths = [len(before[at]) - len(before[at].lstrip()) for at in (above, *block)]
-    inner = depths[1:-1] if has_next else depths[1:]
-    return min(inner) > depths[0] and (not has_next or depths[-1] <= depths[0])
 
 
 def _added(lines: Sequence[str], before: Sequence[str], shown: Sequence[str]) -> Refusal | None:

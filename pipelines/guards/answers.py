@@ -83,7 +83,7 @@ def version(answer: str, source: str, instruction: str, *, may_shrink: bool = Fa
     lines, before = text.split("\n"), source.split("\n")
     while len(lines) > 1 and not lines[0].strip():
         del lines[0]
-    body = lines if _FENCING.search(instruction) else _unfenced(lines, before)
+    body = lines if _FENCING.search(instruction) else unfenced(lines, before)
     if isinstance(body, Refusal):
         return body
     if len(body) == len(lines):
@@ -96,7 +96,7 @@ def version(answer: str, source: str, instruction: str, *, may_shrink: bool = Fa
     return _why_none(version.split("\n"), before, instruction, may_shrink) or version
 
 
-def _unfenced(lines: Sequence[str], before: Sequence[str]) -> Sequence[str] | Refusal:
+def unfenced(lines: Sequence[str], before: Sequence[str]) -> Sequence[str] | Refusal:
     """The lines inside the fence that is around the file; all of them if none is."""
     start = next((index for index, line in enumerate(lines) if FENCE.fullmatch(line)), None)
     if start is None:
