@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .applying.files import write_files as write_files
     from .applying.pipeline import Applied as Applied, ApplyPipeline as ApplyPipeline
     from .applying.reading import EditError as EditError
-    from .applying.tool import EditTool as EditTool
+    from .applying.tool import edit_tool as edit_tool
     from .documents import Edit as Edit, Format as Format, FormatError as FormatError
     from .documents import FormatOptionError as FormatOptionError, Part as Part, Refusal as Refusal
     from .documents import Segment as Segment

@@ -100,7 +100,7 @@ def measured(rows: Sequence[Row], seed: int) -> tuple[Counter[tuple[str, str]], 
             failures.append({"id": row.id, "name": name, "outcome": outcome, "detail": detail, "edit": given})
 
     started = time.perf_counter()
-    for number, row in enumerate(rows):
+    for row in rows:
         draw = random.Random(f"{seed} {row.id}")
         how = variant(row.before, draw)
         before, after = dressed(row.before, how), dressed(row.after, how)

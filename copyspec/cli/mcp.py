@@ -32,11 +32,11 @@ def mcp(
     if importlib.util.find_spec("mcp") is None:
         raise UsageError('mcp needs the package of that name: pip install "copyspec[mcp]"')
     from mcp.server.mcpserver import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
 
-    from copyspec.pipelines import ApplyPipeline, EditTool
+    from copyspec.pipelines import ApplyPipeline, edit_tool
 
-    tool = EditTool(ApplyPipeline(loader(model, server.remote(model)), asked), folder)
-    made = MCPServer("copyspec")
-    made.add_tool(tool, name=tool.NAME, description=tool.DESCRIPTION)
-    made.run("stdio")
+    served = MCPServer("copyspec")
+    served.add_tool(edit_tool(ApplyPipeline(loader(model, server.remote(model)), asked), folder, ToolError))
+    served.run("stdio")
     return 0

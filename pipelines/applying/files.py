@@ -80,9 +80,14 @@ def _target(edit: FileEdit, root: Path, paths: Sequence[Path]) -> Path:
         return named[0]
     if paths:
         raise EditError(f"the edit is for {edit.path!r}, which is {'several' if named else 'none'} of the given files")
-    path = root / edit.path
+    return check_inside(root, edit.path)
+
+
+def check_inside(root: Path, name: str) -> Path:
+    """The path of a file in a folder. Raises EditError for one that is not in it, links followed."""
+    path = root / name
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
-        raise EditError(f"the edit is for {edit.path!r}, which lies outside of {os.fspath(root)!r}")
+        raise EditError(f"the edit is for {name!r}, which lies outside of {os.fspath(root)!r}")
     return path
 
 

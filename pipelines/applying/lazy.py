@@ -1,10 +1,11 @@
 """Snippets that leave lines of a file out, and those of them that can mean only one thing.
 
 A snippet is chunks of lines, with a mark such as `# ... existing code ...` wherever lines of the file are left out. It
-is merged here if every chunk begins and ends with a line that the file has once, and shows between them at least as many
-lines as the file has there. Then each mark can stand only for what is between two such lines, and nothing goes that the snippet does not show replaced. Where a chunk begins or ends with a new line, nobody
-can tell an inserted line from a changed one, nor its place; a chunk that is shorter than what it replaces may have left
-lines out without a mark. Those are a model's.
+is merged here if every chunk begins and ends with a line that the file has once, and shows between them at least as
+many lines as the file has there. Then each mark can stand only for what is between two such lines, and nothing goes
+that the snippet does not show replaced. Where a chunk begins or ends with a new line, nobody can tell an inserted line
+from a changed one, nor its place; a chunk that is shorter than what it replaces may have left lines out without a mark.
+Those are a model's.
 """
 
 from __future__ import annotations

@@ -104,16 +104,25 @@ def splice(old: Sequence[str], new: Sequence[str], start: int, lines: Lines, ind
 
 
 def _placed(hunk: Hunk, lines: Lines) -> Splice | Refusal:
-    """The splice that a hunk means."""
+    """The splice that a hunk means. Of several ways to divide it, the one in the middle is tried first, as lines that
+    look like dividers mostly stay."""
     ways = [replace(hunk, old=old, new=new, others=()) for old, new in ((hunk.old, hunk.new), *hunk.others)]
     tried = [_one_placed(way, lines) for way in ways]
     fitting = [each for each in tried if isinstance(each, Splice)]
-    return fitting[0] if len(fitting) == 1 else next(each for each in tried if isinstance(each, Refusal))
+    middle = tried[len(tried) // 2]
+    if len(tried) % 2 and (isinstance(middle, Splice) or not fitting):
+        return middle
+    if len(fitting) > 1:
+        return Refusal("ambiguous", f"{_at(hunk)} has several dividers, and could be divided at {len(fitting)} of them")
+    return fitting[0] if fitting else tried[0]
 
 
 def _one_placed(hunk: Hunk, lines: Lines) -> Splice | Refusal:
     old, new = hunk.old, hunk.new
     if not any(map(str.strip, old)):
+        is_there = hunk.line is not None and list(lines.texts[hunk.line - 1 :][: len(old)]) == list(old)
+        if old and hunk.line is not None and is_there and (made := splice(old, new, hunk.line - 1, lines)):
+            return made
         if not lines.texts or (not old and hunk.line is not None and hunk.line - 1 <= len(lines.texts)):
             at = 0 if not lines.texts else (hunk.line or 1) - 1
             return Splice(at, at, Lines(new, line_ends(new, (), lines.ends[max(0, at - 1) :][:1])))

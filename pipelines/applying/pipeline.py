@@ -187,14 +187,15 @@ class ApplyPipeline:
         if edit.form != "instruction":
             output = PRESETS.get(self.options.preset or "", MERGE).answered(output)
         before, whole = shown.split("\n"), output.strip()
-        if whole and edit.form != "instruction" and _untrusted(whole.split("\n"), before, edit) is None:
+        why = None if edit.form == "instruction" else _untrusted(whole.split("\n"), before, edit)
+        if whole and edit.form != "instruction" and why is None:
             return replace(blank, text=_in_place(text, whole))  # nothing stands around the file
         told = instruction if edit.form == "instruction" else ""
         read = version(output, shown, told, may_shrink=edit.form != "instruction")
         if isinstance(read, str) and not read:
             read = Refusal("empty", "the model wrote nothing")
         if isinstance(read, Refusal):
-            return replace(blank, refusal=read)
+            return replace(blank, refusal=why if why is not None and why.reason == read.reason else read)
         refusal = _untrusted(read.split("\n"), before, edit, told)
         return replace(blank, refusal=refusal) if refusal else replace(blank, text=_in_place(text, read))
 

@@ -103,11 +103,12 @@ def _is_told(size: int, around: tuple[str | None, str | None], new: Sequence[str
 def _added(lines: Sequence[str], before: Sequence[str], shown: Sequence[str]) -> Refusal | None:
     """A refusal of a line that stands there more often than in the file and the edit together, and of lines twice in a
     row."""
-    (at, new), old = _written(lines), _written(before)[1]
-    extra = Counter(new) - Counter(old) - Counter(shown)
-    for place, line in zip(at, new, strict=True):
-        if extra[line] and any(map(str.isalnum, line)):
-            if line in old or line in shown:
+    left = Counter([*_written(before)[1], *shown])
+    known = set(left)
+    for place, line in zip(*_written(lines), strict=True):
+        left[line] -= 1
+        if left[line] < 0 and any(map(str.isalnum, line)):
+            if line in known:
                 return Refusal(
                     "doubled", f"line {place + 1} of the new version stands there too often: {_quoted(line)}"
                 )

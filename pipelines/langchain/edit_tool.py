@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import os
 
-from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 from ..applying.pipeline import ApplyPipeline
-from ..applying.tool import EditTool
+from ..applying.tool import edit_tool
 
 
 def apply_edit_tool(pipeline: ApplyPipeline, root: str | os.PathLike[str] = ".") -> BaseTool:
     """A tool with which an agent applies edits to the files in `root`. What is refused is told to the agent."""
-    tool = EditTool(pipeline, root)
-
-    def apply_edit(edit: str, path: str = "", instruction: str = "") -> str:
-        try:
-            return tool(edit, path, instruction)
-        except ValueError as error:
-            return f"Error: {error}"
-
-    return StructuredTool.from_function(apply_edit, name=tool.NAME, description=tool.DESCRIPTION)
+    return StructuredTool.from_function(edit_tool(pipeline, root, ToolException), handle_tool_error=True)
