@@ -1,36 +1,92 @@
 """Applies recorded edits in five forms, and breaks right results in four ways, each of which must be refused.
 
-python -m benchmarks.applying --data ../shared/data [--repository .] [--rows 500] [--half held-out]
+python -m benchmarks.applying --data ../shared/data --rows 500 --half held-out --json benchmarks/results/applying.json
 
-An oracle stands for the model: it answers with the right file, or with one that lacks a stretch of the file, has one
-twice, has a mark in place of one, or ends early. No rule was changed after a look at the held-out half.
+An oracle stands for the model: it answers with the right file, or with one that lacks a stretch of the old file, has
+one twice, has a mark in place of one, or ends early. The held-out half was looked at only for the figures.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 from benchmarks.applying.rows import COMMENTS, FORMS, MARKS, Row, committed, edit, recorded
-from copyspec.pipelines import ApplyOptions, ApplyPipeline
+from copyspec.pipelines import Applied, ApplyOptions, ApplyPipeline
 from kit.oracle_model import OracleModel
+from kit.reporting import command_line, conditions, quantile, write_json
 
 EXACT = ("blocks", "diff", "patch", "whole")
-ENDS = {"LF": "\n", "CRLF": "\r\n"}
+FAULTS = ("dropped", "doubled", "placeholder", "truncated")
 
 
-def variant(text: str, draw: random.Random) -> tuple[str, str, str]:
-    """The end of lines, the mark before a file and the newline at its end that a row gets."""
-    return draw.choice(["\n", "\n", "\r\n"]), draw.choice(["", "", "\ufeff"]), draw.choice(["\n", "\n", ""])
+@dataclass
+class Outcomes:
+    """How often each outcome came, by form or fault, and what was not right."""
+
+    counts: dict[str, Counter[str]] = field(default_factory=dict)
+    wrong: list[tuple[str, str, str]] = field(default_factory=list)  # row, form or fault, detail
+
+    def note(self, row: Row, name: str, outcome: str, detail: str = "") -> None:
+        self.counts.setdefault(name, Counter())[outcome] += 1
+        if outcome in ("wrong", "used") or outcome.startswith("refused: "):
+            self.wrong.append((row.id, name, f"{outcome} {detail}"))
+
+    def note_applied(self, row: Row, name: str, made: Applied, right: str) -> None:
+        if made.refusal is not None:
+            self.note(row, name, f"refused: {made.refusal.reason}", made.refusal.detail)
+        elif made.text != right:
+            self.note(row, name, "wrong")
+        else:
+            self.note(row, name, "right without a model" if made.is_exact else "right")
+
+    def lines(self) -> list[str]:
+        made = []
+        for name, counts in self.counts.items():
+            total = counts.total()
+            shares = ", ".join(f"{outcome} {n / total:.4f}" for outcome, n in sorted(counts.items()))
+            made.append(f"{name:20} {total:5}  {shares}")
+        return made
+
+
+def measured(rows: Sequence[Row], seed: int = 0) -> Outcomes:
+    """Apply the edits of all rows in all forms, and results with faults."""
+    outcomes = Outcomes()
+    for row in rows:
+        draw = random.Random(f"{seed} {row.id}")
+        how = draw.choice(["\n", "\n", "\r\n"]), draw.choice(["", "", "\ufeff"]), draw.choice(["\n", "\n", ""])
+        before, after = dressed(row.before, how), dressed(row.after, how)
+        for form in FORMS:
+            if form == "lazy" and written(row.before) == written(row.after):
+                continue  # a snippet cannot show that
+            given = edit(row, form, draw)
+            oracle: Any = OracleModel(*[dressed(row.after, ("\n", "", ""))] * 2)
+            options = ApplyOptions(form="whole" if form == "whole" else "auto")
+            pipeline = ApplyPipeline(None if form in EXACT else oracle, options)
+            told = row.instruction if form == "instruction" else ""
+            outcomes.note_applied(row, form, pipeline(before, given, told, path=row.path), after)
+            if form in ("blocks", "lazy"):
+                made = ApplyPipeline(oracle)(before, given, path=row.path, exact=False)
+                outcomes.note_applied(row, f"{form}, merged", made, after)
+        given = edit(row, "lazy", draw)
+        for fault in FAULTS:
+            output = broken(row, fault, draw)
+            if output is not None and output.strip() != row.after.strip():
+                oracle = OracleModel(output)
+                made = ApplyPipeline(oracle)(before, given, path=row.path, exact=False)
+                outcomes.note(row, f"fault: {fault}", "used" if made.refusal is None else "refused")
+    return outcomes
 
 
 def dressed(text: str, how: tuple[str, str, str]) -> str:
+    """A file with other line ends, a mark before it, and a newline at its end or none."""
     newline, mark, last = how
     return mark + (text.rstrip("\n") + last).replace("\n", newline)
 
@@ -39,105 +95,55 @@ def written(text: str) -> list[str]:
     return [line for line in text.split("\n") if line.strip()]
 
 
-def broken(row: Row, kind: str, draw: random.Random) -> str | None:
+def broken(row: Row, fault: str, draw: random.Random) -> str | None:
     """A right result with a fault; None if the row has no place for it."""
     lines, before = row.after.rstrip("\n").split("\n"), row.before.split("\n")
     known = {line.strip() for line in before if any(map(str.isalnum, line))}
-    written = [at for at, line in enumerate(lines) if line.strip()]
-    if kind == "truncated":
-        at = draw.choice(written[1:]) if len(written) > 1 else 0
-        return "\n".join(lines[:at]) + "\n" if at and any(any(map(str.isalnum, each)) for each in lines[at:]) else None
+    if fault == "truncated":
+        places = [at for at, line in enumerate(lines) if line.strip()][1:]
+        at = draw.choice(places) if places else 0
+        is_lost = at > 0 and any(map(str.isalnum, "".join(lines[at:])))
+        return "\n".join(lines[:at]) + "\n" if is_lost else None
+    least = 1 if fault == "dropped" else 2
     for _ in range(50):
         start = draw.randrange(len(lines))
-        part = lines[start : start + draw.randint(1 if kind == "dropped" else 2, 12)]
+        part = lines[start : start + draw.randint(least, 12)]
         worded = [line for line in part if any(map(str.isalnum, line))]
-        if len(worded) < (1 if kind == "dropped" else 2) or not all(line.strip() in known for line in worded):
+        if len(worded) < least or not all(line.strip() in known for line in worded):
             continue
-        end = start + len(part)
-        if kind == "dropped" and lines[:start] + lines[end:] != before:  # else the edit is undone, not a part lost
-            return "\n".join([*lines[:start], *lines[end:]]) + "\n"
-        if kind == "doubled":
-            return "\n".join([*lines[:end], *part, *lines[end:]]) + "\n"
-        if kind == "placeholder":
-            mark = COMMENTS.get(Path(row.path).suffix, "# {}").format(draw.choice(MARKS))
-            return "\n".join([*lines[:start], mark, *lines[end:]]) + "\n"
+        rest = lines[start + len(part) :]
+        mark = COMMENTS.get(Path(row.path).suffix, "# {}").format(draw.choice(MARKS))
+        into = {"dropped": [], "doubled": [*part, *part], "placeholder": [mark]}[fault]
+        if [*lines[:start], *into, *rest] != before:  # else the edit is undone, not a part of the file lost
+            return "\n".join([*lines[:start], *into, *rest]) + "\n"
     return None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--repository", type=Path, default=Path())
+    parser.add_argument("--data", type=Path, required=True, help="the folder with transcripts/")
+    parser.add_argument("--repository", type=Path, default=Path(), help="whose commits are taken, too")
     parser.add_argument("--rows", type=int, default=500)
     parser.add_argument("--half", choices=("all", "held-out", "other"), default="all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--failures", type=Path, help="write what went wrong here, as JSON lines")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     halves = {"all": (True, False), "held-out": (True,), "other": (False,)}[options.half]
-    programs = list(recorded(options.data))
-    commits = committed(options.repository, options.seed)
-    rows = list(islice((row for row in chain(programs, commits) if row.is_held_out in halves), options.rows))
-    counts, failures = measured(rows, options.seed)
-    for failure in failures if options.failures else ():
-        with options.failures.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(failure) + "\n")
-    sizes = sorted(len(row.before) for row in rows)
-    print(f"{len(rows)} edits; files of {sizes[0]} to {sizes[-1]} characters, median {sizes[len(sizes) // 2]}")
-    for name in sorted({name for name, _ in counts}):
-        parts = {outcome: counts[name, outcome] for _, outcome in sorted(counts) if (name, outcome) in counts}
-        total = sum(parts.values())
-        print(f"{name:22} {total:5}  " + ", ".join(f"{outcome} {n} ({n / total:.4f})" for outcome, n in parts.items()))
-    return 0
-
-
-def measured(rows: Sequence[Row], seed: int) -> tuple[Counter[tuple[str, str]], list[dict[str, str]]]:
-    """How often each outcome came, by form or fault, and what went wrong."""
-    counts, failures = Counter[tuple[str, str]](), list[dict[str, str]]()
-
-    def note(row: Row, name: str, outcome: str, is_wrong: bool, detail: str, given: str = "") -> None:
-        counts[name, outcome] += 1
-        if is_wrong:
-            failures.append({"id": row.id, "name": name, "outcome": outcome, "detail": detail, "edit": given})
-
+    edits = chain(recorded(options.data), committed(options.repository, options.seed))
+    rows = list(islice((row for row in edits if row.is_held_out in halves), options.rows))
     started = time.perf_counter()
-    for row in rows:
-        draw = random.Random(f"{seed} {row.id}")
-        how = variant(row.before, draw)
-        before, after = dressed(row.before, how), dressed(row.after, how)
-        is_blank = written(row.before) == written(row.after)  # a snippet cannot show that
-        for form in [form for form in FORMS if form != "lazy" or not is_blank]:
-            given = edit(row, form, draw)
-            oracle = OracleModel(dressed(row.after, ("\n", "", "")))
-            read = "whole" if form == "whole" else "auto"
-            pipeline = ApplyPipeline(oracle if form not in EXACT else None, ApplyOptions(form=read))
-            made = pipeline(before, given, row.instruction if form == "instruction" else "", path=row.path)
-            outcome = made.refusal.reason if made.refusal else "right" if made.text == after else "wrong"
-            if outcome == "right" and form == "lazy":
-                outcome = "right, exactly" if made.is_exact else "right, by the model"
-            detail = made.refusal.detail if made.refusal else ""
-            note(row, form, outcome, not outcome.startswith("right"), detail, given)
-            if form in ("blocks", "lazy"):
-                oracle.will = [dressed(row.after, ("\n", "", ""))]
-                made = ApplyPipeline(oracle)(before, given, path=row.path, exact=False)
-                outcome = (
-                    f"refused: {made.refusal.reason}" if made.refusal else "right" if made.text == after else "wrong"
-                )
-                note(
-                    row,
-                    f"{form}, merged",
-                    outcome,
-                    outcome != "right",
-                    made.refusal.detail if made.refusal else "",
-                    given,
-                )
-        given = edit(row, "lazy", draw)
-        for kind in ("dropped", "doubled", "placeholder", "truncated"):
-            if (output := broken(row, kind, draw)) is None or output.strip() == row.after.strip():
-                continue
-            made = ApplyPipeline(OracleModel(output))(before, given, path=row.path, exact=False)
-            note(row, f"fault: {kind}", "refused" if made.refusal else "used", made.refusal is None, output, given)
-    counts["seconds per 100 edits", str(round(100 * (time.perf_counter() - started) / max(1, len(rows)), 1))] = 1
-    return counts, failures
+    outcomes = measured(rows, options.seed)
+    seconds = (time.perf_counter() - started) / max(1, len(rows))
+    sizes = sorted(len(row.before) for row in rows)
+    print(f"{len(rows)} edits of files of {sizes[0]} to {sizes[-1]} characters, median {quantile(sizes, 0.5):.0f}")
+    print("\n".join([*outcomes.lines(), f"{1000 * seconds:.0f} ms for each, in all forms and with all faults"]))
+    for each in outcomes.wrong:
+        print(*each, sep=" | ")
+    if options.json is not None:
+        made_by = {"command": command_line("benchmarks.applying", arguments), **conditions()}
+        counts = {name: dict(counts) for name, counts in outcomes.counts.items()}
+        write_json(options.json, {**made_by, "edits": len(rows), "counts": counts, "wrong": outcomes.wrong})
+    return 0
 
 
 if __name__ == "__main__":

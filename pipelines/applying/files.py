@@ -24,7 +24,7 @@ JOURNAL = ".copyspec-apply-journal"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FileChange:
     """A file before and after an edit; None where there is no file."""
 
     path: Path
@@ -41,9 +41,9 @@ class FileApplied:
     data: bytes | None  # as it was read
 
     @property
-    def change(self) -> Change:
+    def change(self) -> FileChange:
         after = None if self.applied.deletes else self.applied.text.encode()
-        return Change(self.path, self.data, after)
+        return FileChange(self.path, self.data, after)
 
     @property
     def is_changed(self) -> bool:
@@ -110,7 +110,7 @@ def _apply(pipeline: ApplyPipeline, edit: FileEdit, path: Path, instruction: str
     return FileApplied(path, pipeline("", replace(edit, creates=True), instruction, path=os.fspath(path)), None)
 
 
-def write_files(changes: Sequence[Change], root: Path, backup: str | None = None) -> list[Path]:
+def write_files(changes: Sequence[FileChange], root: Path, backup: str | None = None) -> list[Path]:
     """Write changed files: all of them, or none. Returns the paths of the backups.
 
     Raises OSError if a file cannot be replaced or has been changed since it was read: the others then stay or get back
@@ -125,7 +125,7 @@ def write_files(changes: Sequence[Change], root: Path, backup: str | None = None
         if len(changes) > 1:
             with replacing(root / JOURNAL, mode=0o600) as file:
                 file.write(json.dumps([_entry(*each, root) for each in zip(changes, staged, strict=True)]).encode())
-        done, kept = list[Change](), list[Path]()
+        done, kept = list[FileChange](), list[Path]()
         try:
             for change, new in zip(changes, staged, strict=True):
                 kept += _commit(change, new, backup)
@@ -160,7 +160,7 @@ def finish_writing(root: Path) -> int:
                 )
         for path, new, _, _ in left:
             before = path.read_bytes() if path.exists() else None
-            change = Change(path, before, None if new is None else new.read_bytes())
+            change = FileChange(path, before, None if new is None else new.read_bytes())
             with contextlib.ExitStack() as stack:
                 _commit(change, _staged(change, None, stack), None)
         for path, *_ in entries:
@@ -169,7 +169,7 @@ def finish_writing(root: Path) -> int:
     return len(left)
 
 
-def _staged(change: Change, backup: str | None, stack: contextlib.ExitStack) -> AtomicFile | None:
+def _staged(change: FileChange, backup: str | None, stack: contextlib.ExitStack) -> AtomicFile | None:
     """The new file beside the old one, on the disk; None for a file that goes."""
     if change.after is None:
         return None
@@ -187,7 +187,7 @@ def _staged(change: Change, backup: str | None, stack: contextlib.ExitStack) -> 
     return made
 
 
-def _commit(change: Change, new: AtomicFile | None, backup: str | None) -> list[Path]:
+def _commit(change: FileChange, new: AtomicFile | None, backup: str | None) -> list[Path]:
     if new is not None:
         new.commit()
         return [new.kept] if new.kept else []
@@ -198,7 +198,7 @@ def _commit(change: Change, new: AtomicFile | None, backup: str | None) -> list[
     return kept
 
 
-def _restore(change: Change) -> None:
+def _restore(change: FileChange) -> None:
     """Give a file back what it held, unless another program has changed it since."""
     with contextlib.suppress(OSError):
         if change.before is None:
@@ -211,7 +211,7 @@ def _restore(change: Change) -> None:
             file.write(change.before)
 
 
-def _entry(change: Change, new: AtomicFile | None, root: Path) -> list[str | None]:
+def _entry(change: FileChange, new: AtomicFile | None, root: Path) -> list[str | None]:
     """A file's name, that of its new version, and the fingerprints of both."""
     path = new.path if new is not None else change.path
     names = [os.path.relpath(path, root), os.path.relpath(new.temporary, root) if new is not None else None]

@@ -21,7 +21,7 @@ from copyspec.pipelines import (
     write_files,
 )
 from copyspec.pipelines.applying import files
-from copyspec.pipelines.applying.files import JOURNAL, Change
+from copyspec.pipelines.applying.files import JOURNAL, FileChange
 
 EDIT = """\
 --- a/a.py
@@ -64,7 +64,7 @@ def content(folder: Path) -> dict[str, str]:
     }
 
 
-def changes(folder: Path, edit: str = EDIT) -> list[Change]:
+def changes(folder: Path, edit: str = EDIT) -> list[FileChange]:
     return [each.change for each in apply_to_files(ApplyPipeline(), edit, folder) if each.applied.refusal is None]
 
 
@@ -147,7 +147,7 @@ def killed(folder: Path, after: int) -> None:
 def test_a_killed_run_is_finished(folder: Path, after: int) -> None:
     killed(folder, after)
     with pytest.raises(JournalError, match="was left by an interrupted run: finish that first"):
-        write_files([Change(folder / each, None, b"") for each in "xy"], folder)
+        write_files([FileChange(folder / each, None, b"") for each in "xy"], folder)
     assert finish_writing(folder) == 4 - after
     assert content(folder) == AFTER and finish_writing(folder) == 0
 

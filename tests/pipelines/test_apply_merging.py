@@ -138,7 +138,7 @@ def test_an_output_that_stops_early_is_refused() -> None:
         ),
         (
             "class A {\n  add(n) {\n    this.r += n;\n    return this;\n  }\n\n  reset() {\n    this.r = 0;\n  }\n}\n",
-            "class A {\n  // ... same ...\n\n  exp(a) {\n    this.r = a;\n    return this;\n  }\n\n  // ... same ...\n}",
+            "class A {\n  // ... same ...\n\n  exp(a) {\n    this.r = a;\n    return this;\n  }\n\n  // ...\n}\n",
             "class A {\n  add(n) {\n    this.r += n;\n    return this;\n  }\n\n  exp(a) {\n    this.r = a;\n"
             "    return this;\n  }\n\n  reset() {\n    this.r = 0;\n  }\n}\n",
         ),
