@@ -15,10 +15,11 @@ from copyspec.engine.asking.inputs import Input
 from copyspec.engine.results import Chunk, NoAnswer, Result
 
 from ..documents import Refusal
-from ..editing.instructed import Edited
+from ..editing.instructed import FOLLOWS, Edited
 from ..editing.model_corrector import check_system, output_limit, why_cut
 from ..edits.lines import LINE_END, aligned, with_line_ends
 from ..guards.answers import unfenced, version
+from ..guards.judging import BUNDLED
 from ..guards.wrappers import FENCE
 from ..models import model_of
 from ..options import ApplyOptions
@@ -87,6 +88,10 @@ class ApplyPipeline:
         if given is None:
             return None
         made = model_of(given() if callable(given) and not hasattr(given, "answers") else given)  # type: ignore[arg-type]
+        if made.own == BUNDLED:
+            raise ValueError(
+                f"the bundled model cannot merge edits: name a model that follows instructions, for example {FOLLOWS!r}"
+            )
         check_system(self.options.system, made)
         return made
 
