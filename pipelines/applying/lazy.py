@@ -11,10 +11,11 @@ Those are a model's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ..documents import Refusal
 from ..guards.answers import is_omission, mark_of
-from .matching import Lines, Splice, splice, spliced
+from .matching import Lines, splice, spliced
 
 
 def is_lazy(snippet: Sequence[str], before: Sequence[str]) -> bool:
@@ -44,39 +45,32 @@ def merged(snippet: Sequence[str], lines: Lines) -> Lines | None:
     parts = [_without_blanks(chunk) for chunk in chunks(snippet, lines.texts)]
     if len(parts) == 1:
         return None
-    placed = [_placed(chunk, lines) for chunk in parts if chunk]
-    splices = [each for each in placed if each is not None]
-    starts = [each.start for each in splices]
-    if len(splices) < len(placed) or not splices or starts != sorted(starts):
+    places = [_place(chunk, lines.texts) for chunk in parts if chunk]
+    spans = [place for place in places if place is not None]
+    written = [at for at, line in enumerate(lines.texts) if line.strip()]
+    if len(spans) < len(places) or not spans or any(a[1] > b[0] for a, b in pairwise(spans)):
         return None
-    texts = [line.strip() for line in lines.texts]
-    inner = [at for at, line in enumerate(texts) if line]
-    if parts[0] and splices[0].start > inner[0]:  # no mark stands for what is before it
-        return None
-    if parts[-1] and splices[-1].end <= inner[-1]:
-        return None
-    made = spliced(lines, splices)
+    if (parts[0] and spans[0][0] > written[0]) or (parts[-1] and spans[-1][1] <= written[-1]):
+        return None  # no mark stands for what is outside
+    chunk_of = zip(spans, filter(None, parts), strict=True)
+    splices = [splice(lines.texts[start:end], chunk, start, lines) for (start, end), chunk in chunk_of]
+    made = spliced(lines, [each for each in splices if each is not None])
     return None if isinstance(made, Refusal) else made
 
 
-def _placed(chunk: Sequence[str], lines: Lines) -> Splice | None:
-    """The splice of a chunk between the lines of the file that it begins and ends with; None if that is unclear."""
-    head = _anchor(chunk, lines.texts)
-    tail = _anchor([*reversed(chunk)], [*reversed(lines.texts)])
-    if head is None or tail is None:
+def _place(chunk: Sequence[str], texts: Sequence[str]) -> tuple[int, int] | None:
+    """The lines of the file that a chunk takes the place of, from its first to its last; None if that is unclear."""
+    start, last = _anchor(chunk[0], texts), _anchor(chunk[-1], texts)
+    if start is None or last is None or start > last or _count(texts[start : last + 1]) > _count(chunk):
         return None
-    start, end = head, len(lines.texts) - tail
-    old = lines.texts[start:end]
-    if start >= end or _count(old) > _count(chunk):
-        return None
-    return splice(old, chunk, start, lines)
+    return start, last + 1
 
 
-def _anchor(chunk: Sequence[str], texts: Sequence[str]) -> int | None:
-    """Where the line that a chunk begins with stands in the file, if it holds a word and stands there once. With the
-    lines after it more chunks would have one place, but those lines may be new."""
-    places = [at for at, line in enumerate(texts) if line.rstrip() == chunk[0].rstrip()]
-    return places[0] if len(places) == 1 and any(map(str.isalnum, chunk[0])) else None
+def _anchor(line: str, texts: Sequence[str]) -> int | None:
+    """Where a line stands in the file, if it holds a word and stands there once. With its neighbours more lines would
+    have one place, but those may be new."""
+    places = [at for at, each in enumerate(texts) if each.rstrip() == line.rstrip()]
+    return places[0] if len(places) == 1 and any(map(str.isalnum, line)) else None
 
 
 def _count(lines: Sequence[str]) -> int:

@@ -70,7 +70,8 @@ def applied(hunks: Sequence[Hunk], text: str) -> str | Refusal:
         marks = [line for line in hunk.new if is_omission(line) and line not in lines.texts]
         if marks and any(line.strip() for line in new_lines(hunk.old, hunk.new)):
             return Refusal("omission", f"{_at(hunk)} leaves lines out: {marks[0].strip()[:80]!r} stands for them")
-        pending.append(splice)
+        if splice.start < splice.end or splice.lines.texts:
+            pending.append(splice)
         has_last = has_last if hunk.ends_with_newline is None else hunk.ends_with_newline
     remade = spliced(lines, pending)
     return remade if isinstance(remade, Refusal) else remade.joined(newline, has_last)
@@ -89,10 +90,12 @@ def spliced(lines: Lines, splices: Sequence[Splice]) -> Lines | Refusal:
 
 
 def splice(old: Sequence[str], new: Sequence[str], start: int, lines: Lines, indenter: Indenter = str) -> Splice | None:
-    """`new` in place of the lines that `old` stands for, from `start`. What both have stays as it is in the file. None
-    if a new line cannot be indented as the file is."""
+    """`new` in place of the lines that `old` stands for, from `start`. What both have stays as it is in the file, and
+    what both begin and end with is no part of the splice. None if a new line cannot be indented as the file is."""
+    top, bottom = _same(old, new), _same(old[::-1], new[::-1])
+    bottom = min(bottom, len(old) - top, len(new) - top)
+    start, old, new = start + top, old[top : len(old) - bottom], new[top : len(new) - bottom]
     end = start + len(old)
-    there = lines.ends[start:end]
     made = [indenter(line) for line in new]
     for tag, first, last, to, _ in aligned(old, new):
         if tag == "equal":
@@ -100,7 +103,14 @@ def splice(old: Sequence[str], new: Sequence[str], start: int, lines: Lines, ind
     texts = [line for line in made if line is not None]
     if len(texts) < len(made):
         return None
-    return Splice(start, end, Lines(texts, line_ends(new, old, there or lines.ends[max(0, start - 1) :][:1])))
+    ends = lines.ends[start:end] or lines.ends[max(0, start - 1) :][:1]
+    return Splice(start, end, Lines(texts, line_ends(new, old, ends)))
+
+
+def _same(old: Sequence[str], new: Sequence[str]) -> int:
+    """How many lines two texts begin with together."""
+    pairs = zip(old, new, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(old), len(new)))
 
 
 def _placed(hunk: Hunk, lines: Lines) -> Splice | Refusal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ MAX_CHARS = 1 << 24
 """Characters of the largest file. An edit of a larger one is a mistake: a log, a dump, a lock file."""
 _COVERED = 0.5
 """Share of the file's lines that a snippet without marks must have to be taken for the whole new file."""
+_LOST = 5  # most lines in a row that it may have less
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class ApplyPipeline:
         given = self._given
         if given is None:
             return None
-        made = model_of(given() if callable(given) and not hasattr(given, "answers") else given)  # type: ignore[arg-type]
+        made = model_of(given() if inspect.isroutine(given) else given)  # type: ignore[arg-type]
         if made.own == BUNDLED:
             raise ValueError(
                 f"the bundled model cannot merge edits: name a model that follows instructions, for example {FOLLOWS!r}"
@@ -258,11 +260,9 @@ def _is_part(snippet: Sequence[str], before: Sequence[str]) -> str | None:
     if any(FENCE.fullmatch(line) and line not in written for line in mine):
         return "the edit has blocks of code"
     known = len(written) - (Counter(written) - Counter(mine)).total()
-    steps = list(aligned(written, mine))
-    ends = [
-        end - start - (last - first) for tag, start, end, first, last in (*steps[:1], *steps[-1:]) if tag != "equal"
-    ]
-    if known >= _COVERED * len(written) and max(ends, default=0) <= 0:
+    losses = [end - start - last + first for _, start, end, first, last in aligned(written, mine)]  # 0 if equal
+    is_whole = max(losses, default=0) <= _LOST and max([*losses[:1], *losses[-1:]], default=0) <= 0
+    if is_whole and known >= _COVERED * len(written):
         return None
     return f"the edit has {known} of the file's {len(written)} lines"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from ..documents import FormatError
 from ..edits.lines import LINE_END
@@ -73,6 +74,7 @@ def read_edits(edit: str, form: str = "auto") -> list[FileEdit]:
         raise EditError(f"the edit holds no {kind}: check it, or name another form")
     joined: dict[str | None, FileEdit] = {}
     for each in found:
+        each = replace(each, path=each.path and PurePath(each.path).as_posix())
         known = joined.get(each.path)
         if known is not None and (known.deletes or each.deletes or each.creates):
             raise EditError(f"the edit names {each.path!r} twice, and makes or deletes it")

@@ -107,7 +107,7 @@ def _added(lines: Sequence[str], before: Sequence[str], shown: Sequence[str]) ->
     known = set(left)
     for place, line in zip(*_written(lines), strict=True):
         left[line] -= 1
-        if left[line] < 0 and any(map(str.isalnum, line)):
+        if left[line] < 0:
             if line in known:
                 return Refusal(
                     "doubled", f"line {place + 1} of the new version stands there too often: {_quoted(line)}"

@@ -76,7 +76,13 @@ def test_the_model_is_loaded_only_when_it_is_needed() -> None:
 
 @pytest.mark.parametrize(
     "around",
-    ["{}", "```python\n{}```", "Here is the merged file:\n\n```python\n{}```\n\nI merged it.", "<think>hm</think>\n{}"],
+    [
+        "{}",
+        "```\n{}```",
+        "```python\n{}```",
+        "Here is the merged file:\n\n```python\n{}```\n\nI merged it.",
+        "<think>hm</think>\n{}",
+    ],
 )
 def test_what_stands_around_the_file_comes_off(around: str) -> None:
     assert merge(around.format(DONE)) == DONE
@@ -109,6 +115,7 @@ def faults() -> Iterator[tuple[str, str, str]]:
     yield "".join(split[: at("    def row")]), "lost", "'def row(self):'"
     yield "".join(split[:-1]), "lost", "'return 3'"
     yield DONE.replace("    return total\n", "    print(total)\n    return total\n", 1), "invented", "'print(total)'"
+    yield DONE + "}\n", "invented", "line 24 of the new version is neither the file's nor the edit's: '}'"
     yield FILE, "lost", "'name = \"Berta\"'"
     yield "I am sorry, but I cannot do that.", "chat", "answered instead of editing"
     yield "", "empty", "the model wrote nothing"

@@ -97,6 +97,7 @@ def test_an_edit_that_has_one_place_is_put_there_without_a_model(edit: str) -> N
             "leaves lines out: '# ... existing code ...'",
         ),  # cline#14
         (block(OLD, NEW) + block("def first(x):\n    return x\n", "y\n"), "overlap", "change line 5"),
+        (block("import os\n", "import os\na\n") + block("import os\n", "import os\nb\n"), "overlap", "change line 2"),
         (f"*** Begin Patch\n*** Update File: a.py\n@@ class A\n-{OLD}+{NEW}*** End Patch", "absent", "below 'class A'"),
         ("def first(x):\n    return 3\n", "model", "1 of the file's 7 lines and no mark for the others"),
         (
@@ -153,6 +154,22 @@ def test_blocks_may_come_in_any_order_and_build_on_each_other() -> None:
     assert made(edit) == FILE.replace("None", "0").replace("import os", "import re")
     edit = block("import os\n", "import re\n") + block("import re\n", "import re, sys\n")
     assert made(edit) == FILE.replace("import os", "import re, sys")
+
+
+def test_parts_may_show_the_same_lines_around_them() -> None:
+    edit = "--- a\n+++ a\n@@ @@\n import os\n \n \n-def first(x):\n+def one(x):\n     return x\n@@ @@\n def first(x):\n"
+    assert made(edit + "-    return x\n+    return x + 1\n") == DONE.replace("first", "one")
+    twice = block("import os\n", "import re\n") + "./a.py\n" + block(OLD, NEW)
+    assert made("a.py\n" + twice) == DONE.replace("import os", "import re")
+
+
+def test_a_part_of_a_file_is_not_taken_for_all_of_it() -> None:
+    text = "".join(f"def f{number}():\n    return {number}\n" for number in range(20))
+    lines = text.splitlines(keepends=True)
+    for kept in (lines[:30], lines[10:], lines[:15] + lines[25:]):
+        assert refused("".join(kept), text)[0] == "model"
+        assert made("".join(kept), text, form="whole") == "".join(kept)
+    assert made("".join(lines[:15] + lines[18:]), text) == "".join(lines[:15] + lines[18:])
 
 
 def test_equal_sides_change_nothing() -> None:
