@@ -241,12 +241,13 @@ def _snippets(lines: Sequence[str], form: str) -> list[FileEdit]:
             continue
         closing = [i for i in range(at + 1, len(lines)) if is_closing(lines[i], opening[2])]
         path = _name_in(opening[3]) or _name_above(lines[after:at])
-        is_first = not any(map(str.strip, lines[:at]))
-        if not closing and (is_first or path):
+        above = sum(bool(line.strip()) for line in lines[:at])
+        is_first = not above
+        if not closing and (is_first or (path and (named or above == 1))):
             raise EditError(f"the fence at line {at + 1} of the edit is not closed: the edit was cut")
         if is_first and not any(map(str.strip, lines[closing[-1] + 1 :])):
             return [_snippet(lines[at + 1 : closing[-1]], path, form)]
-        if path is None or form != "auto":
+        if path is None or form != "auto" or not closing:
             break
         named.append(_snippet(lines[at + 1 : closing[0]], path, form))
         at = after = closing[0] + 1

@@ -400,11 +400,13 @@ _STAYS = re.compile(
     re.IGNORECASE,
 )
 
+_LITERAL = re.compile(r"\s*([\"'`])[^\"'`]+\1\W*")  # a text of the program
+
 
 def is_omission(line: str) -> bool:
     """Whether a line can hardly be meant as it stands: dots in a comment or brackets, alone, before words, or with
     words that say what stays; or a comment of such words alone."""
-    if len(line.split()) > _MAX_WORDED:
+    if len(line.split()) > _MAX_WORDED or _LITERAL.fullmatch(line):
         return False
     is_bare = _BARE.fullmatch(line) is not None and line.strip(" .…,;") != ""
     is_worded = re.search(_DOTS, line) and _MARKED.match(line) and _WORDED.search(line)
