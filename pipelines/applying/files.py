@@ -116,15 +116,18 @@ def write_files(changes: Sequence[FileChange], root: Path, backup: str | None = 
     Raises OSError if a file cannot be replaced or has been changed since it was read: the others then stay or get back
     what they held. A killed run is finished by `finish_writing`. Meanwhile readers may see new files beside old ones.
     """
+    journal = root / JOURNAL if len(changes) > 1 else None
+    changes = sorted(changes, key=lambda change: change.after is None)  # what is deleted comes back without its owner
     with contextlib.ExitStack() as stack:
-        if len(changes) > 1:
+        if journal is not None:
             stack.enter_context(locked(root / f"{JOURNAL}.lock", f"{os.fspath(root)!r}"))
-            if (root / JOURNAL).exists():
-                raise JournalError(f"{os.fspath(root / JOURNAL)!r} was left by an interrupted run: finish that first")
+            if journal.exists():
+                raise JournalError(f"{os.fspath(journal)!r} was left by an interrupted run: finish that first")
         staged = [_staged(change, backup, stack) for change in changes]
-        if len(changes) > 1:
-            with replacing(root / JOURNAL, mode=0o600) as file:
+        if journal is not None:
+            with replacing(journal, mode=0o600) as file:
                 file.write(json.dumps([_entry(*each, root) for each in zip(changes, staged, strict=True)]).encode())
+            stack.callback(journal.unlink)
         done, kept = list[FileChange](), list[Path]()
         try:
             for change, new in zip(changes, staged, strict=True):
@@ -134,8 +137,6 @@ def write_files(changes: Sequence[FileChange], root: Path, backup: str | None = 
             for change in reversed(done):
                 _restore(change)
             raise
-        finally:
-            (root / JOURNAL).unlink(missing_ok=True)
     return kept
 
 

@@ -161,17 +161,18 @@ class ApplyPipeline:
 
     def _exact(self, text: str, edit: FileEdit) -> str | Refusal:
         """The new version without a model; a refusal "model" or "absent" if only a model could make it."""
-        if edit.deletes:
-            return ""
-        if edit.hunks:
-            return applied(edit.hunks, text)
+        if edit.hunks or edit.deletes:
+            made = applied(edit.hunks, text) if edit.hunks else ""
+            if edit.deletes and not isinstance(made, Refusal) and made.strip():
+                return Refusal("rest", "the edit deletes the file, and does not show all of its lines")
+            return made
         lines = Lines.of(text)
         snippet = _snippet(edit, lines.texts)
         if edit.form != "whole" and is_lazy(snippet, lines.texts):
-            made = merged(snippet, lines)
-            if made is None:
+            whole = merged(snippet, lines)
+            if whole is None:
                 return Refusal("model", "the snippet leaves open where its lines belong")
-            return made.joined("\n", not lines.ends or bool(lines.ends[-1]))
+            return whole.joined("\n", not lines.ends or bool(lines.ends[-1]))
         if edit.form != "whole" and (why := _is_part(snippet, lines.texts)):
             return Refusal("model", f"{why} and no mark for the others; it is the whole new file with form='whole'")
         if refusal := placeholder(snippet, lines.texts):
@@ -190,16 +191,15 @@ class ApplyPipeline:
         blank = replace(blank, result=result)
         if result.finish_reason != "stop":
             return replace(blank, refusal=Refusal("cut", f"{why_cut(result)}: allow more, or edit it in parts"))
-        output = LINE_END.sub("\n", result.content)
+        output, before = LINE_END.sub("\n", result.content), shown.split("\n")
+        told, why = instruction, None
         if edit.form != "instruction":
-            output = PRESETS.get(self.options.preset or "", MERGE).answered(output)
-        before, whole = shown.split("\n"), output.strip()
-        why = None if edit.form == "instruction" else _untrusted(whole.split("\n"), before, edit)
-        if whole and edit.form != "instruction" and why is None:
-            return replace(blank, text=_in_place(text, whole))  # nothing stands around the file
-        told = instruction if edit.form == "instruction" else ""
+            output, told = PRESETS.get(self.options.preset or "", MERGE).answered(output), ""
+            why = _untrusted(output.strip().split("\n"), before, edit)
+            if why is None and output.strip():  # nothing stands around the file
+                return replace(blank, text=_in_place(text, output))
         read = version(output, shown, told, may_shrink=edit.form != "instruction")
-        if isinstance(read, str) and not read:
+        if not read:
             read = Refusal("empty", "the model wrote nothing")
         if isinstance(read, Refusal):
             return replace(blank, refusal=why if why is not None and why.reason == read.reason else read)

@@ -76,7 +76,7 @@ def read_edits(edit: str, form: str = "auto") -> list[FileEdit]:
     for each in found:
         each = replace(each, path=each.path and PurePath(each.path).as_posix())
         known = joined.get(each.path)
-        if known is not None and (known.deletes or each.deletes or each.creates):
+        if known is not None and (each.creates or known.creates or known.deletes != each.deletes):
             raise EditError(f"the edit names {each.path!r} twice, and makes or deletes it")
         hunks = each.hunks if known is None else known.hunks + each.hunks
         joined[each.path] = replace(each if known is None else known, hunks=hunks)
@@ -170,8 +170,6 @@ def _diff(lines: Sequence[str]) -> Iterator[FileEdit]:
             old, new = names
             edit = FileEdit(new or old, "diff", creates=old is None, deletes=new is None)
             at += 2
-            if edit.deletes:
-                yield edit
         elif _OTHER_CHANGES.match(lines[at]):
             raise EditError(
                 f"line {at + 1} of the edit renames a file or holds no text, which is not done: {lines[at]}"
@@ -182,7 +180,7 @@ def _diff(lines: Sequence[str]) -> Iterator[FileEdit]:
             hunk = _signed(lines[at + 1 : end], at + 1, counts)
             if head[1] and counts == (len(hunk.old), len(hunk.new)):
                 hunk = replace(hunk, line=int(head[1]) + (not hunk.old))
-            if not edit.deletes and (hunk.old or hunk.new):
+            if hunk.old or hunk.new:
                 yield replace(edit, hunks=(hunk,))
             at = end
         else:

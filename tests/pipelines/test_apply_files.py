@@ -107,6 +107,24 @@ def test_a_file_that_cannot_be_written_leaves_all_as_they_were(
     assert content(folder) == BEFORE and not (folder / "new").exists()
 
 
+def test_a_single_file_leaves_the_journal_of_another_run_alone(folder: Path) -> None:
+    (folder / JOURNAL).write_text("[]")
+    write_files(changes(folder, edit_of("a.py")), folder)
+    assert (folder / JOURNAL).exists() and (folder / "a.py").read_text() == "a = 2\n"
+
+
+def test_a_deletion_shows_the_whole_file(folder: Path) -> None:
+    (folder / "old.txt").write_text("o\nmore\n")
+    outcomes = list(apply_to_files(ApplyPipeline(), EDIT, folder))
+    assert [each.applied.refusal.reason for each in outcomes if each.applied.refusal] == ["rest"]
+    (folder / "old.txt").write_text("other\n")
+    outcomes = list(apply_to_files(ApplyPipeline(), EDIT, folder))
+    assert [each.applied.refusal.reason for each in outcomes if each.applied.refusal] == ["absent"]
+    patch = "*** Begin Patch\n*** Delete File: old.txt\n*** End Patch"
+    write_files(changes(folder, patch), folder)
+    assert not (folder / "old.txt").exists()
+
+
 def test_a_file_that_another_program_saves_meanwhile_leaves_all_as_they_were(folder: Path) -> None:
     for name in ("a.py", "old.txt"):
         made = changes(folder)
