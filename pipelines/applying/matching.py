@@ -15,6 +15,10 @@ from .reading import Hunk
 _TAB_WIDTHS = (4, 2, 8, 3)
 _INDENT = re.compile(r"[ \t]*")
 _NAMED = 4  # places that a refusal names
+_ASCII = str.maketrans(
+    dict.fromkeys("‐‑‒–—−", "-") | dict.fromkeys("‘’‛", "'") | dict.fromkeys("“”‟", '"') | {"\u00a0": " "}
+)
+"""Signs for which models write others."""
 
 Indenter = Callable[[str], str | None]
 
@@ -144,6 +148,11 @@ def _one_placed(hunk: Hunk, lines: Lines) -> Splice | Refusal:
             return Refusal("absent", f"{_at(hunk)} is said to stand below {scope!r}, which the file does not have once")
         first = below  # many agents show that line once more
     places, indenters, edges = _places(old, lines.texts, first)
+    if not places and (indent := _first_indent(old, lines.texts)) is not None:
+        is_kept = new[:1] and _indent(new[0]) == _indent(old[0])
+        new = (indent + new[0].lstrip(), *new[1:]) if is_kept else new
+        old = (indent + old[0].lstrip(), *old[1:])
+        places, indenters, edges = _places(old, lines.texts, first)
     if not places:
         if any(map(str.strip, new)) and len(_places(new, lines.texts)[0]) == 1:
             return Refusal(
@@ -171,13 +180,13 @@ def _places(
     old: Sequence[str], texts: Sequence[str], first: int = 0
 ) -> tuple[list[int], dict[int, Indenter], tuple[int, int]]:
     """Where lines stand, from the strictest way to the most lenient one that finds any: as they are; with other blanks
-    at their ends; indented otherwise by the same amount; without the blank lines around them, of which the numbers are
-    returned too."""
+    at their ends; with other dashes and quotes; indented otherwise by the same amount; without the blank lines around
+    them, of which the numbers are returned too."""
     top = next(at for at, line in enumerate(old) if line.strip())
     bottom = next(at for at, line in enumerate(reversed(old)) if line.strip())
     for edges in dict.fromkeys([(0, 0), (top, bottom)]):
         wanted = old[edges[0] : len(old) - edges[1]]
-        for clean in (str, str.rstrip):
+        for clean in (str, str.rstrip, _plain):
             if found := _runs([clean(line) for line in wanted], [clean(line) for line in texts], first):
                 return found, dict.fromkeys(found, str), edges
         close = _runs([line.strip() for line in wanted], [line.strip() for line in texts], first)
@@ -185,6 +194,17 @@ def _places(
         if indenters:
             return list(indenters), indenters, edges
     return [], {}, (0, 0)
+
+
+def _first_indent(old: Sequence[str], texts: Sequence[str]) -> str | None:
+    """The indentation of the line that the first one stands for, if only that has another one: models lose it there."""
+    rest = _runs([line.rstrip() for line in old[1:]], [line.rstrip() for line in texts], 1) if len(old) > 1 else []
+    places = [at for at in rest if texts[at - 1].strip() == old[0].strip()]
+    return _indent(texts[places[0] - 1]) if len(places) == 1 else None
+
+
+def _plain(line: str) -> str:
+    return line.translate(_ASCII).rstrip()
 
 
 def _runs(wanted: Sequence[str], texts: Sequence[str], first: int) -> list[int]:

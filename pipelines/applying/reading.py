@@ -105,11 +105,20 @@ def _blocks(lines: Sequence[str]) -> Iterator[FileEdit]:
             at += 1
             continue
         path = _name_above(lines[after:at]) or path
-        end = next((i for i in range(at + 1, len(lines)) if _END.fullmatch(lines[i]) or _START.fullmatch(lines[i])), -1)
-        if end < 0 or _START.fullmatch(lines[end]):
+        stops = (i for i in range(at + 1, len(lines)) if _END.fullmatch(lines[i]) or _START.fullmatch(lines[i]))
+        stop = next(stops, len(lines))
+        end = stop if _END.fullmatch("".join(lines[stop : stop + 1])) else _second_divider(lines, at, stop)
+        if end is None:
             raise EditError(f"the block at line {at + 1} of the edit has no end: the edit was cut")
         yield FileEdit(path, "blocks", (_block(lines[at + 1 : end], at + 1),))
         at = after = end + 1
+
+
+def _second_divider(lines: Sequence[str], start: int, end: int) -> int | None:
+    """The divider that stands in the place of a block's end, behind another one, before a fence or nothing more."""
+    dividers = [at for at in range(start + 1, end) if lines[at].strip() == "======="]
+    after = lines[dividers[1] + 1] if len(dividers) == 2 and dividers[1] + 1 < end else ""
+    return dividers[1] if len(dividers) == 2 and (not after.strip() or after.startswith("```")) else None
 
 
 def _block(body: Sequence[str], number: int) -> Hunk:

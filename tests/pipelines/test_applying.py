@@ -57,6 +57,8 @@ FUNCTIONS = "def first(x):\n    return x + 1\n\n\ndef second(y):\n"
         block("return x\n", "return x + 1\n"),  # aider: without the indentation
         block("\n" + OLD, NEW),  # aider#25: a blank line that the file has not
         block("    return x  \n", NEW),
+        block(OLD, NEW, end="======="),  # seen in aider's recorded sessions
+        "```\n" + block(OLD, NEW, end="=======") + "```\n\nMore.\n" + block("import os\n", "import os\n"),
         block("  def first(x):\n      return x\n", "  def first(x):\n      return x + 1\n"),
         block(OLD, NEW).replace("\n", "\r\n"),
         "\ufeff" + block(OLD, NEW),
@@ -207,6 +209,27 @@ def test_tabs_of_the_file_stay_where_the_edit_has_blanks() -> None:
         new = "\tif x:\n\t\tb()\n\t\t\tc()\n".expandtabs(width)
         assert made(block(old, new), text) == "class A:\n\tdef f(self):\n\t\tif x:\n\t\t\tb()\n\t\t\t\tc()\n"
     assert refused(block("if x:\n   a()\n", "b\n"), text.replace("\t", "    "))[0] == "absent"
+
+
+def test_the_indentation_of_the_first_line_may_be_lost() -> None:
+    """earendil-works/pi#7836: two of three failed edits of some models"""
+    text = "class A:\n    def f(self):\n        if x:\n            a()\n"
+    assert made(block("if x:\n            a()\n", "if y:\n            b()\n"), text) == text.replace("x", "y").replace(
+        "a()", "b()"
+    )
+    assert made(block("if x:\n            a()\n", "if x:\n            b()\n"), text) == text.replace("a()", "b()")
+    assert (
+        made(block("      if x:\n            a()\n", "        b()\n"), text)
+        == text[: text.index("        if")] + "        b()\n"
+    )
+    assert refused(block("if x:\n  a()\n", "b()\n"), text)[0] == "absent"
+
+
+def test_models_write_other_dashes_and_quotes() -> None:
+    """openai/codex#610, #625"""
+    text = "# top\u2011level \u2014 \u201cquoted\u201d\u00a0text\nx = 1\n"
+    edit = block('# top-level - "quoted" text\nx = 1\n', '# top-level - "quoted" text\nx = 2\n')
+    assert made(edit, text) == text.replace("1\n", "2\n")
 
 
 def test_what_both_sides_have_stays_as_the_file_has_it() -> None:
