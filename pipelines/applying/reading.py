@@ -115,10 +115,10 @@ def _blocks(lines: Sequence[str]) -> Iterator[FileEdit]:
 
 
 def _second_divider(lines: Sequence[str], start: int, end: int) -> int | None:
-    """The divider that stands in the place of a block's end, behind another one, before a fence or nothing more."""
+    """The divider that stands in the place of a block's end, behind another one and before the end of the fence."""
     dividers = [at for at in range(start + 1, end) if lines[at].strip() == "======="]
-    after = lines[dividers[1] + 1] if len(dividers) == 2 and dividers[1] + 1 < end else ""
-    return dividers[1] if len(dividers) == 2 and (not after.strip() or after.startswith("```")) else None
+    is_end = len(dividers) == 2 and dividers[1] + 1 < end and lines[dividers[1] + 1].startswith("```")
+    return dividers[1] if is_end else None
 
 
 def _block(body: Sequence[str], number: int) -> Hunk:

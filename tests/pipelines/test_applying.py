@@ -57,7 +57,7 @@ FUNCTIONS = "def first(x):\n    return x + 1\n\n\ndef second(y):\n"
         block("return x\n", "return x + 1\n"),  # aider: without the indentation
         block("\n" + OLD, NEW),  # aider#25: a blank line that the file has not
         block("    return x  \n", NEW),
-        block(OLD, NEW, end="======="),  # seen in aider's recorded sessions
+        # seen in aider's recorded sessions
         "```\n" + block(OLD, NEW, end="=======") + "```\n\nMore.\n" + block("import os\n", "import os\n"),
         block("  def first(x):\n      return x\n", "  def first(x):\n      return x + 1\n"),
         block(OLD, NEW).replace("\n", "\r\n"),
@@ -126,6 +126,7 @@ def test_an_edit_without_one_place_is_refused_with_the_reason(edit: str, reason:
     [
         ("", "the edit is empty"),
         (" \n\t\n", "the edit is empty"),
+        ("<<<<<<< SEARCH\na\n=======\n=======\n", "line 1 of the edit has no end: the edit was cut"),
         ("<<<<<<< SEARCH\na\n=======\nb\n", "line 1 of the edit has no end: the edit was cut"),
         ("<<<<<<< SEARCH\na\n=======\nb\n<<<<<<< SEARCH\n", "line 1 of the edit has no end"),
         ("<<<<<<< SEARCH\na\n>>>>>>> REPLACE", "has no '======='"),
