@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+from copyspec.options import MOST_NODES
+
 PRIOR_SLOPE = 0.02
 """Assumed cost of one more token, in passes over a single one, where nothing near it was measured: small models on a
 CPU show 0.01-0.03. First passes bound it from both sides (`CostModel.observe_first`). It errs on the low side: what is
@@ -208,7 +210,7 @@ class CostModel:
         curve, base, plain = self._curve, rows, rows  # tokens without drafts, and without prompts
         if computes is not None or not is_first:
             base = max(rows, uncached)
-        most = base + rows * max_nodes
+        most = base + min(rows * max_nodes, MOST_NODES)
         if computes is not None:
             most, plain = min(most, max(most_tokens, computes(base))), computes(rows)
         times = curve.up_to(most if computes is None else computes(most))
@@ -325,7 +327,7 @@ class _Curve:
         measured."""
         if len(self._known) > most:
             return self._known
-        most = max(most, 2 * len(self._known), KNOTS[16])
+        most = max(most, 2 * len(self._known), KNOTS[20])
         unit = self._at(1) if self._times else 1.0
         times, last, last_time = [unit, unit], 1, unit
         for knot, time in self._times.items():

@@ -18,7 +18,7 @@ from copyspec.decoding.meter import PassTimes, costs_on
 from copyspec.decoding.picks import pick, rescored
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
 from copyspec.decoding.row import Row
-from copyspec.options import DraftOptions
+from copyspec.options import MOST_NODES, START_NODES, DraftOptions
 from copyspec.targets.base import Session, Target
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.states import RowStates
@@ -115,6 +115,7 @@ class Batch:
     _session: Session | None = None
     _times: PassTimes = field(default_factory=PassTimes)
     _nodes: int = 0  # draft nodes of the last pass
+    _reach: int = START_NODES  # draft nodes that a row may ask for
     _pauses: bool = False  # whether the next pass is made without drafts, to learn what it costs
 
     def add(self, rows: list[Row]) -> None:
@@ -156,7 +157,8 @@ class Batch:
         pauses, self._pauses = self._pauses, False
         if target.supports_drafts and not pauses and any([row.drafts for row in rows]):
             draft = self._draft
-            most, computes = min(draft.max_nodes, session.most_nodes), session.computes
+            limit = self._reach if draft.max_nodes is None else draft.max_nodes
+            most, computes = min(limit, session.most_nodes), session.computes
             budget = self._costs.budget(
                 len(rows),
                 most,
@@ -213,6 +215,7 @@ class Batch:
             extra = len(rows) * (cost - 1.0) / nodes if nodes else 0.0
             # As long as drafts are right, it does not matter what a pass without them would cost.
             self._pauses = budget.is_guessed and nodes > 0 and not any(paths)
+            self._reach = min(max(START_NODES, 2 * max(map(len, paths))), MOST_NODES)
             for row, tree, path in zip(rows, trees, paths, strict=True):
                 row.meter.count(tree, path, budget, len(rows), extra * len(tree.tokens), budget.max_nodes)
         return [row.report(tree, path, len(rows)) for row, tree, path in zip(rows, trees, paths, strict=True)]

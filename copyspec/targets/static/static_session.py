@@ -81,8 +81,6 @@ class SessionHost(Protocol):
 class StaticSession:
     """The rows of one batch in one pool."""
 
-    most_nodes = sys.maxsize
-
     def __init__(self, target: SessionHost, prompts: Sequence[Sequence[int]], new_tokens: int) -> None:
         self._target, self._exact = target, target.options.exact
         self._rows: list[StaticRow] = []
@@ -105,6 +103,10 @@ class StaticSession:
     def runner(self) -> Runner:
         """How the last pass was run."""
         return "static" if self._pool is None else self._pool.runner.name
+
+    @property
+    def most_nodes(self) -> int:
+        return EXACT_TOKENS - 1 if self._exact else sys.maxsize
 
     @property
     def most_tokens(self) -> int:
