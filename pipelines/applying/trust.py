@@ -42,19 +42,29 @@ def placeholder(lines: Sequence[str], before: Sequence[str]) -> Refusal | None:
 
 
 def stutter(lines: Sequence[str], known: Chunks, least: int = 2) -> Refusal | None:
-    """A refusal of lines that stand twice in a row, as in none of the `known` texts. `least`: so many hold words."""
+    """A refusal of lines that stand twice in a row, as in none of the `known` texts, if one of them is no other one.
+    `least`: so many hold words."""
     at, texts = _written(lines)
     others = [f"\n{chr(10).join(_written(text)[1])}\n" for text in known]
-    worded = [any(map(str.isalnum, text)) for text in texts]
-    places: dict[str, list[int]] = {}
+    last, done = dict[str, int](), dict[int, int]()  # by line: its last place; by distance: where its last run ends
     for here, text in enumerate(texts):
-        for start in reversed(places.setdefault(text, [])):
-            if texts[start:here] != texts[here : 2 * here - start] or sum(worded[start:here]) < least:
-                continue
-            twice = "\n".join(["", *texts[start : 2 * here - start], ""])
-            if not any(twice in other for other in others):
-                return Refusal("doubled", f"{_span(at[start], at[here - 1])} stand there twice: {_quoted(text)}")
-        places[text].append(here)
+        size = here - last.get(text, here)
+        last[text] = here
+        if not size or here < done.get(size, 0):
+            continue
+        start, end = here, here  # of a run of lines that are those `size` lines before
+        while start > size and texts[start - 1] == texts[start - 1 - size]:
+            start -= 1
+        while end < len(texts) and texts[end] == texts[end - size]:
+            end += 1
+        done[size] = end
+        first = texts[start - size : start]
+        if end - start < size or sum(any(map(str.isalnum, line)) for line in first) < least:
+            continue
+        if not any("\n".join(["", *first, *first, ""]) in other for other in others):
+            return Refusal(
+                "doubled", f"{_span(at[start - size], at[start - 1])} stand there twice: {_quoted(first[0])}"
+            )
     return None
 
 
@@ -90,7 +100,7 @@ def _is_told(size: int, around: tuple[str | None, str | None], new: Sequence[str
     for number, chunk in enumerate(edit):
         for start in range(len(chunk) - len(new) + 1 if chunk else 0):
             end = start + len(new)
-            if chunk[start:end] != list(new):
+            if (new and chunk[start] != new[0]) or chunk[start:end] != list(new):
                 continue
             is_first, is_last = start == 0, end == len(chunk)
             opens = number == 0 and is_first if above is None else not is_first and chunk[start - 1] == above

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from copyspec.pipelines import ApplyOptions, ApplyPipeline
 from copyspec.pipelines.applying.syntax import error_in
+from copyspec.pipelines.applying.trust import stutter
 from kit.oracle_model import OracleModel
 from tests.helpers.texts import new_engine
 from tests.helpers.tiny import tiny_engine
@@ -253,3 +257,25 @@ def test_syntax_is_asked_where_a_parser_is_at_hand() -> None:
 def test_other_languages_are_parsed_by_tree_sitter(path: str, good: str, bad: str) -> None:
     pytest.importorskip("tree_sitter_language_pack", reason='needs "copyspec[syntax]"')
     assert error_in(good, path) is None and str(error_in(bad, path)).startswith("line 1")
+
+
+def test_long_files_of_few_lines_are_checked_quickly() -> None:
+    """Each line stands there thousands of times; all pairs of places took minutes."""
+    file = "".join(f"item {number % 7}\n}},\n" for number in range(4000))
+    start = time.process_time()
+    assert merge(file + "last\n", "# ...\nlast\n", file) == file + "last\n"
+    assert stutter(file.split("\n"), [file.split("\n")]) is None
+    assert time.process_time() - start < 10.0  # takes a second
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=14))
+@settings(max_examples=300, deadline=None)
+def test_lines_twice_in_a_row_are_found_wherever_they_are(lines: list[str]) -> None:
+    def is_twice(at: int, size: int) -> bool:
+        return len(lines) >= at + 2 * size and lines[at : at + size] == lines[at + size : at + 2 * size]
+
+    spans = [(at, size) for at in range(len(lines)) for size in range(2, 8) if is_twice(at, size)]
+    found = stutter(lines, [])
+    assert spans or found is None
+    if any(lines[at : at + size].count(line) == 1 for at, size in spans for line in lines[at : at + size]):
+        assert found is not None
