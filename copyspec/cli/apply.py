@@ -81,7 +81,7 @@ def apply(
         raise UsageError(f"{'--stream' if stream else '--instruction'} needs a file: name one")
     suffix = replacing.suffix(paths, in_place=replacing.in_place)
     check_stdout([path for path in [*paths, edit or STDIN] if path not in folders])
-    given = "" if is_asked else read_prompt(None, Path(edit or STDIN))
+    text = "" if is_asked else read_prompt(None, Path(edit or STDIN))
     remote = server.remote(model, {"--draft-model": asked.draft_models})
     root = Path(folders[0] if folders else ".")
     with usage_told(remote, quiet=quiet), quiet_log(quiet):
@@ -91,26 +91,26 @@ def apply(
                 echo(f"copyspec: an interrupted run is finished: {count} more files are written", err=True)
             if stream or STDIN in paths:
                 (path,) = paths
-                text = decoded_text(sys.stdin.buffer.read() if path == STDIN else read_input(path))
+                file = decoded_text(sys.stdin.buffer.read() if path == STDIN else read_input(path))
                 name = None if path == STDIN else path
                 if stream:
-                    applied = _streamed(pipeline.stream(text, given, instruction, path=name))
+                    applied = _streamed(pipeline.stream(file, text, instruction, path=name))
                 else:
-                    applied = pipeline(text, given, instruction, path=name)
+                    applied = pipeline(file, text, instruction, path=name)
                 outcomes = [FileApplied(Path(path), applied, None)]
             else:
                 files = [] if folders else [Path(path) for path in paths]
-                outcomes = list(apply_to_files(pipeline, given, root, files, instruction))
+                outcomes = list(apply_to_files(pipeline, text, root, files, instruction))
             is_refused = any(each.applied.refusal is not None for each in outcomes)
-            kept = list[Path]()
+            backups = list[Path]()
             if replacing.in_place and not is_refused:
-                kept = write_files([each.change for each in outcomes if each.is_changed], root, suffix)
+                backups = write_files([each.change for each in outcomes if each.is_changed], root, suffix)
         except (ConnectionError, LoadError):  # of the model, not of the files
             raise
         except (OSError, FormatError, JournalError) as error:
             echo(f"copyspec: {reason('the edit', error)}", err=True)
             return FAILED
-        _tell(outcomes, kept, is_refused, quiet)
+        _tell(outcomes, backups, is_refused, quiet)
         if is_refused:
             return FAILED
         if not (replacing.in_place or check or stream):
@@ -155,7 +155,7 @@ def _print(outcomes: Sequence[FileApplied], whole: bool) -> None:
     flush_stdout()
 
 
-def _tell(outcomes: Sequence[FileApplied], kept: Sequence[Path], is_refused: bool, quiet: bool) -> None:
+def _tell(outcomes: Sequence[FileApplied], backups: Sequence[Path], is_refused: bool, quiet: bool) -> None:
     """Say on stderr what became of each file."""
     for each in outcomes:
         refusal = each.applied.refusal
@@ -167,6 +167,5 @@ def _tell(outcomes: Sequence[FileApplied], kept: Sequence[Path], is_refused: boo
             stats = each.applied.result.stats if each.applied.result is not None else None
             passes = f", {stats.num_output_tokens} tokens in {stats.num_passes} passes" if stats is not None else ""
             echo(f"{each.path}: {how}{passes}", err=True)
-    for path in kept:
-        if not quiet:
-            echo(f"copyspec: an old file is kept as {path}", err=True)
+    for path in () if quiet else backups:
+        echo(f"copyspec: an old file is kept as {path}", err=True)

@@ -128,16 +128,16 @@ def write_files(changes: Sequence[FileChange], root: Path, backup: str | None = 
             with replacing(journal, mode=0o600) as file:
                 file.write(json.dumps([_entry(*each, root) for each in zip(changes, staged, strict=True)]).encode())
             stack.callback(journal.unlink)
-        done, kept = list[FileChange](), list[Path]()
+        done, backups = list[FileChange](), list[Path]()
         try:
             for change, new in zip(changes, staged, strict=True):
-                kept += _commit(change, new, backup)
+                backups += _commit(change, new, backup)
                 done.append(change)
         except BaseException:
             for change in reversed(done):
                 _restore(change)
             raise
-    return kept
+    return backups
 
 
 def finish_writing(root: Path) -> int:
@@ -194,9 +194,9 @@ def _commit(change: FileChange, new: AtomicFile | None, backup: str | None) -> l
         return [new.kept] if new.kept else []
     if _digest(change.path) != fingerprint_of(change.before or b""):
         raise ChangedFileError(f"{os.fspath(change.path)!r} was changed meanwhile and is left as it is")
-    kept = [backed_up(change.path, backup)] if backup is not None else []
+    backups = [backed_up(change.path, backup)] if backup is not None else []
     change.path.unlink()
-    return kept
+    return backups
 
 
 def _restore(change: FileChange) -> None:

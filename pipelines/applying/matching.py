@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,7 +12,6 @@ from ..guards.answers import is_omission
 from .reading import Hunk
 
 _TAB_WIDTHS = (4, 2, 8, 3)
-_INDENT = re.compile(r"[ \t]*")
 _NAMED = 4  # places that a refusal names
 _ASCII = str.maketrans(
     dict.fromkeys("‐‑‒–—−", "-") | dict.fromkeys("‘’‛", "'") | dict.fromkeys("“”‟", '"') | {"\u00a0": " "}
@@ -187,8 +185,8 @@ def _places(
     for edges in dict.fromkeys([(0, 0), (top, bottom)]):
         wanted = old[edges[0] : len(old) - edges[1]]
         for clean in (str, str.rstrip, _plain):
-            if found := _runs([clean(line) for line in wanted], [clean(line) for line in texts], first):
-                return found, dict.fromkeys(found, str), edges
+            if places := _runs([clean(line) for line in wanted], [clean(line) for line in texts], first):
+                return places, dict.fromkeys(places, str), edges
         close = _runs([line.strip() for line in wanted], [line.strip() for line in texts], first)
         indenters = {at: made for at in close if (made := _indenter(wanted, texts[at : at + len(wanted)]))}
         if indenters:
@@ -251,15 +249,14 @@ class _Indented:
 
 
 def _indent(line: str) -> str:
-    found = _INDENT.match(line)
-    return found[0] if found else ""
+    return line[: len(line) - len(line.lstrip(" \t"))]
 
 
 def _scope(scope: str, texts: Sequence[str], first: int) -> int | None:
     for fits in (str.__eq__, str.startswith):
-        found = [at for at in range(first, len(texts)) if fits(texts[at].strip(), scope)]
-        if len(found) == 1:
-            return found[0]
+        places = [at for at in range(first, len(texts)) if fits(texts[at].strip(), scope)]
+        if len(places) == 1:
+            return places[0]
     return None
 
 

@@ -80,16 +80,16 @@ class ApplyPipeline:
         """`model`: as for other pipelines, or a function that loads it, called when it is needed first; None: no model,
         so that only exact edits are applied."""
         check_type(options is None or isinstance(options, ApplyOptions), "options", options, "an ApplyOptions")
-        self._given = model
+        self._source = model
         self.options = options or ApplyOptions()
 
     @cached_property
     def model(self) -> LanguageModel | None:
         """The model, loaded now; None if none was given."""
-        given = self._given
-        if given is None:
+        source = self._source
+        if source is None:
             return None
-        made = model_of(given() if inspect.isroutine(given) else given)  # type: ignore[arg-type]
+        made = model_of(source() if inspect.isroutine(source) else source)  # type: ignore[arg-type]
         if made.own == BUNDLED:
             raise ValueError(
                 f"the bundled model cannot merge edits: name a model that follows instructions, for example {FOLLOWS!r}"
@@ -133,19 +133,19 @@ class ApplyPipeline:
         blank = Applied(text, text, path=edit.path, form=edit.form, creates=edit.creates, deletes=edit.deletes)
         if refusal := _unfit(text, edit, path):
             return replace(blank, refusal=refusal)
-        found: str | Refusal = Refusal("model", "the edit is an instruction")
+        exactly: str | Refusal = Refusal("model", "the edit is an instruction")
         if exact and edit.form != "instruction":
             body = text.removeprefix(_MARK)
-            found = self._exact(body, edit)
-            found = text[: len(text) - len(body)] + found if isinstance(found, str) else found
+            exactly = self._exact(body, edit)
+            exactly = text[: len(text) - len(body)] + exactly if isinstance(exactly, str) else exactly
         made = replace(blank, is_exact=True)
-        if isinstance(found, str):
-            made = replace(made, text=found)
-        elif found.reason in ("absent", "model") and self.model is not None:
+        if isinstance(exactly, str):
+            made = replace(made, text=exactly)
+        elif exactly.reason in ("absent", "model") and self.model is not None:
             made = yield from self._merged(blank, edit, instruction, streams)
         else:
-            need = ": give a model that can merge it" if found.reason in ("absent", "model") else ""
-            made = replace(made, refusal=replace(found, detail=found.detail + need))
+            need = ": give a model that can merge it" if exactly.reason in ("absent", "model") else ""
+            made = replace(made, refusal=replace(exactly, detail=exactly.detail + need))
         if made.refusal is None and self.options.syntax and (refusal := broken(text, made.text, path or edit.path)):
             made = replace(made, text=text, refusal=refusal)
         return made

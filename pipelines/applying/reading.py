@@ -58,30 +58,36 @@ class FileEdit:
     deletes: bool = False
 
 
-def read_edits(edit: str, form: str = "auto") -> list[FileEdit]:
+def read_edits(source: str, form: str = "auto") -> list[FileEdit]:
     """The edits in a text, by file, in the order of their first mention. Raises EditError for an empty or a cut one."""
     if form not in FORMS:
         raise ValueError(f"form={form!r} must be one of {', '.join(FORMS)}")
-    if not edit.strip():
+    if not source.strip():
         raise EditError("the edit is empty: give blocks, a diff, a snippet or a whole file")
-    lines = LINE_END.split(edit.removeprefix("\ufeff"))
+    lines = LINE_END.split(source.removeprefix("\ufeff"))
     readers = {"blocks": _blocks, "patch": _patch, "diff": _diff}
     kind = _form_of(lines) if form == "auto" else form
     if kind not in readers:
         return _snippets(lines, form)
-    found = list(readers[kind](lines))
-    if not found:
+    parts = list(readers[kind](lines))
+    if not parts:
         raise EditError(f"the edit holds no {kind}: check it, or name another form")
     joined: dict[str | None, FileEdit] = {}
-    for each in found:
-        each = replace(each, path=each.path and PurePath(each.path).as_posix())
-        known = joined.get(each.path)
-        if known is not None and (each.creates or known.creates or known.deletes != each.deletes):
-            raise EditError(f"the edit names {each.path!r} twice, and makes or deletes it")
-        hunks = each.hunks if known is None else known.hunks + each.hunks
-        joined[each.path] = replace(each if known is None else known, hunks=hunks)
-    text = "\n".join(lines)
-    return [replace(each, text=text) for each in joined.values()]
+    for part in parts:
+        edit = replace(part, path=part.path and PurePath(part.path).as_posix())
+        known = joined.get(edit.path)
+        if known is not None and (edit.creates or known.creates or known.deletes != edit.deletes):
+            raise EditError(f"the edit names {edit.path!r} twice, and makes or deletes it")
+        joined[edit.path] = edit if known is None else replace(known, hunks=known.hunks + edit.hunks)
+    if len(joined) == 1:
+        return [replace(each, text="\n".join(lines)) for each in joined.values()]
+    return [replace(each, text=_as_blocks(each.hunks)) for each in joined.values()]
+
+
+def _as_blocks(hunks: Sequence[Hunk]) -> str:
+    """The part of an edit that is for one file, for a model."""
+    blocks = (("<<<<<<< SEARCH", *hunk.old, "=======", *hunk.new, ">>>>>>> REPLACE") for hunk in hunks)
+    return "\n".join(line for block in blocks for line in block)
 
 
 def _form_of(lines: Sequence[str]) -> str:
@@ -90,7 +96,7 @@ def _form_of(lines: Sequence[str]) -> str:
     if any(_PATCH.fullmatch(line.strip()) for line in lines):
         return "patch"
     has_header = any(_names(lines, at) for at in range(len(lines)))
-    in_fence = any((found := FENCE.fullmatch(line)) and found[3] in ("diff", "patch", "udiff") for line in lines)
+    in_fence = any((fence := FENCE.fullmatch(line)) and fence[3] in ("diff", "patch", "udiff") for line in lines)
     if any(line.startswith("@@") for line in lines) and (has_header or in_fence or lines[0].startswith("@@")):
         return "diff"
     return "lazy"
@@ -123,8 +129,8 @@ def _second_divider(lines: Sequence[str], start: int, end: int) -> int | None:
 
 def _block(body: Sequence[str], number: int) -> Hunk:
     line = None
-    while body and (found := _AT_LINE.fullmatch(body[0].strip())):
-        line = int(found[2]) if found[1] == "start" else line
+    while body and (head := _AT_LINE.fullmatch(body[0].strip())):
+        line = int(head[2]) if head[1] == "start" else line
         body = body[1:]
     if line is not None and body and re.fullmatch("-{5,}", body[0].strip()):
         body = body[1:]
@@ -138,13 +144,13 @@ def _block(body: Sequence[str], number: int) -> Hunk:
 
 def _patch(lines: Sequence[str]) -> Iterator[FileEdit]:
     """OpenAI's format: sections of files between `*** Begin Patch` and `*** End Patch`."""
-    heads = [(at, found) for at, line in enumerate(lines) if (found := _PATCH.fullmatch(line.strip()))]
-    kinds = [found[1].strip() for _, found in heads]
+    heads = [(at, head) for at, line in enumerate(lines) if (head := _PATCH.fullmatch(line.strip()))]
+    kinds = [head[1].strip() for _, head in heads]
     if kinds[0] == "Begin Patch" and kinds[-1] != "End Patch":
         raise EditError("the patch has no '*** End Patch': the edit was cut")
-    sections = [(at, found) for at, found in heads if found[1].strip() != "End of File"]
-    for (at, found), following in zip(sections, [*(at for at, _ in sections[1:]), len(lines)], strict=True):
-        kind, path = found[1].strip(), found[2].strip()
+    sections = [(at, head) for at, head in heads if head[1].strip() != "End of File"]
+    for (at, head), following in zip(sections, [*(at for at, _ in sections[1:]), len(lines)], strict=True):
+        kind, path = head[1].strip(), head[2].strip()
         body = [line for line in lines[at + 1 : following] if line.strip() != "*** End of File"]
         if kind == "Move to:":
             raise EditError(f"line {at + 1} of the edit moves a file, which is not done: make the edit, then move it")

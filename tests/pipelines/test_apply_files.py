@@ -22,6 +22,7 @@ from copyspec.pipelines import (
 )
 from copyspec.pipelines.applying import files
 from copyspec.pipelines.applying.files import JOURNAL, FileChange
+from kit.oracle_model import OracleModel
 
 EDIT = """\
 --- a/a.py
@@ -86,6 +87,12 @@ def test_all_files_are_written(folder: Path) -> None:
     for path in kept:
         path.unlink()
     assert content(folder) == AFTER
+
+
+def test_a_model_is_told_the_part_of_its_file(folder: Path) -> None:
+    oracle = OracleModel("b\nd\n")
+    list(apply_to_files(ApplyPipeline(oracle), EDIT.replace("-c\n", "-c;\n"), folder))
+    assert oracle.asked[0].references == ["<<<<<<< SEARCH\nb\nc;\n=======\nb\nd\n>>>>>>> REPLACE"]
 
 
 @pytest.mark.parametrize("number", range(4))
