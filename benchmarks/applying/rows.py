@@ -17,17 +17,15 @@ from pathlib import Path
 from kit.reporting import read_rows
 
 COMMENTS = {
-    ".c": "// {}",
-    ".h": "// {}",
-    ".js": "// {}",
+    **dict.fromkeys((".c", ".h", ".js", ".ts", ".tsx", ".go", ".rs", ".java"), "// {}"),
+    **dict.fromkeys((".html", ".md"), "<!-- {} -->"),
     ".css": "/* {} */",
-    ".html": "<!-- {} -->",
-    ".md": "<!-- {} -->",
 }
+"""How a mark is written in a file; with # in others."""
 MARKS = ("... existing code ...", "... rest of the code remains unchanged ...", "... unchanged ...", "...")
 MAX_CHARS = 80_000  # of a file, about 20,000 tokens
 MIN_CHARS = 600
-SUFFIXES = (".py", ".c", ".h", ".js", ".css", ".md", ".toml", ".yml")
+SUFFIXES = (*COMMENTS, ".py", ".toml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,9 @@ def recorded(data: Path) -> Iterator[Row]:
 
 def committed(repository: Path, seed: int = 0) -> Iterator[Row]:
     """Edits of files by the commits of a repository, in random order."""
-    log = _git(repository, "log", "--no-merges", "--diff-filter=M", "--name-only", "--format=%x00%H %s").split("\0")[1:]
+    log = _git(
+        repository, "log", "--no-merges", "--no-renames", "--diff-filter=M", "--name-only", "--format=%x00%H %s"
+    ).split("\0")[1:]
     edits = [
         (head.partition(" ")[0], head.partition(" ")[2], name)
         for each in log

@@ -6,7 +6,7 @@ The rules read lines without the blanks around them, so they hold for any langua
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..documents import Refusal
 from ..edits.lines import aligned
@@ -85,18 +85,30 @@ def _dropped(lines: Sequence[str], before: Sequence[str], edit: Chunks, removed:
     for tag, start, end, first, last in aligned(old, new):
         if tag not in ("delete", "replace") or not any(lost[line] for line in old[start:end]):
             continue
-        around = (old[start - 1] if start else None, old[end] if end < len(old) else None)
-        if not _is_told(end - start, around, new[first:last], edit):
+        if not any(_is_told(old, span, new[first:last], edit) for span in _slid(old, start, end, first == last)):
             missing = next(line for line in old[start:end] if lost[line])
             where = f"{_span(at[start], at[end - 1])} of the file"
             return Refusal("dropped", f"{where} would go, and the edit does not remove them: {_quoted(missing)}")
     return None
 
 
-def _is_told(size: int, around: tuple[str | None, str | None], new: Sequence[str], edit: Chunks) -> bool:
-    """Whether an edit shows that `new` takes the place of `size` lines: between the lines around them (None: an end of
-    the file); or, at an end of a chunk, if they become no fewer."""
-    above, below = around
+def _slid(old: Sequence[str], start: int, end: int, may_slide: bool) -> Iterator[tuple[int, int]]:
+    """A span of lines that go, and those that leave the same lines if they go instead."""
+    yield start, end
+    for step in (-1, 1) if may_slide else ():
+        first, last = start, end
+        while first + min(step, 0) >= 0 and last + max(step, 0) <= len(old):
+            if old[first + min(step, 0)] != old[last + min(step, 0)]:
+                break
+            first, last = first + step, last + step
+            yield first, last
+
+
+def _is_told(old: Sequence[str], span: tuple[int, int], new: Sequence[str], edit: Chunks) -> bool:
+    """Whether an edit shows that `new` takes the place of a span of lines: between the lines around them; or, at an end
+    of a chunk, if they become no fewer."""
+    size = span[1] - span[0]
+    above, below = old[span[0] - 1] if span[0] else None, old[span[1]] if span[1] < len(old) else None
     for number, chunk in enumerate(edit):
         for start in range(len(chunk) - len(new) + 1 if chunk else 0):
             end = start + len(new)

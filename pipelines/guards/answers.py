@@ -289,6 +289,7 @@ _ABRIDGED = re.compile(
     re.IGNORECASE,
 )
 _CUT = re.compile(rf"[\W_]*(?:c\s+)?{_DOTS}[\s(\[]+\w")
+_SPREAD = re.compile(r"\s*\.\.\.[\w$(\[{]")  # of JavaScript and others: `...(given ?? []),`
 _UNCHANGED = re.compile(
     r"\W*(?:the )?(?:rest|remainder|remaining|other|everything)\b.*\b(?:same|unchanged|as (?:is|before)|omitted)\W*"
     rf"|\s*{_COMMENT}\W*(?:the )?(?:rest|same|remainder)\W*",
@@ -380,6 +381,8 @@ def mark_of(line: str) -> str | None:
     """What says that something was left out. "sure": a comment or bracket with dots. What may as well be a line of the
     file must have taken the place of others: "dots" alone, "words" in a comment, a "remark" behind code."""
     is_short = len(line.split()) <= _MAX_WORDED
+    if _SPREAD.match(line) and not _WORDED.search(line):
+        return None
     if _BARE.fullmatch(line):
         return "sure" if line.strip(" .…") else "dots"
     if _INLINE.search(line) or (is_short and (_CUT.match(line) or _UNCHANGED.fullmatch(line))):
@@ -407,6 +410,8 @@ def is_omission(line: str) -> bool:
     """Whether a line can hardly be meant as it stands: dots in a comment or brackets, alone, before words, or with
     words that say what stays; or a comment of such words alone."""
     if len(line.split()) > _MAX_WORDED or _LITERAL.fullmatch(line):
+        return False
+    if _SPREAD.match(line) and not _WORDED.search(line):
         return False
     is_bare = _BARE.fullmatch(line) is not None and line.strip(" .…,;") != ""
     is_worded = re.search(_DOTS, line) and _MARKED.match(line) and _WORDED.search(line)

@@ -165,6 +165,20 @@ def test_right_merges_are_used(text: str, edit: str, output: str) -> None:
     assert merge(output, edit, text) == output
 
 
+def test_lines_that_could_as_well_be_others_may_go() -> None:
+    """A stretch between equal lines goes with the one above or below it."""
+    file = "one\n\n====\n\ntwo\n\n====\n\nthree\n\n====\n\nfour\n"
+    after = file.replace("two\n\n====\n\n", "")
+    for edit in (
+        "# ...\n====\n\nthree\n# ...\n",
+        "# ...\none\n\n====\n\nthree\n# ...\n",
+        "one\n\n====\n\nthree\n# ...\n",
+    ):
+        assert merge(after, edit, file) == after
+    refusal = ApplyPipeline(OracleModel(after))(file, "# ...\nthree\n\n====\n\nfour\n", exact=False).refusal
+    assert refusal is not None and refusal.reason == "dropped"
+
+
 def test_blocks_that_a_file_has_not_are_merged_by_the_model_and_ambiguous_ones_are_not() -> None:
     edit = "<<<<<<< SEARCH\n    total = y*2\n=======\n    total = y * 4\n>>>>>>> REPLACE\n"
     after = FILE.replace("y * 2", "y * 4")
