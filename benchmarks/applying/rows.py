@@ -85,8 +85,8 @@ Region = tuple[int, int, int, int]
 
 
 def regions(before: Sequence[str], after: Sequence[str], context: int) -> list[Region]:
-    """Stretches that differ, as starts and ends in both, with lines around them, so many that each stands in the file
-    once, and begins and ends with a line that is not blank."""
+    """Stretches that differ, as starts and ends in both, with lines around them: so many that each stands in the file
+    once, and is new in the other one, blank lines apart, and begins and ends with a line that is not blank."""
     codes = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     made = [(a, b, c, d) for tag, a, b, c, d in codes if tag != "equal"]
     for around in range(context, len(before) + 1):
@@ -102,9 +102,15 @@ def regions(before: Sequence[str], after: Sequence[str], context: int) -> list[R
                 here = (grown[-1][0], here[1], grown[-1][2], here[3])
                 grown.pop()
             grown.append(here)
-        if all(count(before[a:b], before) == 1 for a, b, _, _ in grown):
+        if all(count(before[a:b], before) == 1 and is_new(after[c:d], before) for a, b, c, d in grown):
             return grown
     return [(0, len(before), 0, len(after))]
+
+
+def is_new(part: Sequence[str], lines: Sequence[str]) -> bool:
+    """Whether lines do not stand in others as they are: else nobody could know from them what goes."""
+    mine, others = ("\n".join(["", *(line.strip() for line in each if line.strip()), ""]) for each in (part, lines))
+    return mine not in others
 
 
 def count(part: Sequence[str], lines: Sequence[str]) -> int:

@@ -116,17 +116,11 @@ def _same(old: Sequence[str], new: Sequence[str]) -> int:
 
 
 def _placed(hunk: Hunk, lines: Lines) -> Splice | Refusal:
-    """The splice that a hunk means. Of several ways to divide it, the one in the middle is tried first, as lines that
-    look like dividers mostly stay."""
+    """The splice that a hunk means. Of several ways to divide it, the one with the most old lines that has a place: a
+    file has dividers between old lines and new ones only if they are its own."""
     ways = [replace(hunk, old=old, new=new, others=()) for old, new in ((hunk.old, hunk.new), *hunk.others)]
-    tried = [_one_placed(way, lines) for way in ways]
-    fitting = [each for each in tried if isinstance(each, Splice)]
-    middle = tried[len(tried) // 2]
-    if len(tried) % 2 and (isinstance(middle, Splice) or not fitting):
-        return middle
-    if len(fitting) > 1:
-        return Refusal("ambiguous", f"{_at(hunk)} has several dividers, and could be divided at {len(fitting)} of them")
-    return fitting[0] if fitting else tried[0]
+    tried = [_one_placed(way, lines) for way in reversed(ways)]
+    return next((each for each in tried if isinstance(each, Splice)), tried[len(tried) // 2])
 
 
 def _one_placed(hunk: Hunk, lines: Lines) -> Splice | Refusal:

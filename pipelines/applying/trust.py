@@ -81,9 +81,12 @@ def _cut(lines: Sequence[str], edit: Chunks) -> Refusal | None:
 def _dropped(lines: Sequence[str], before: Sequence[str], edit: Chunks, removed: Counter[str]) -> Refusal | None:
     """A refusal of lines without some of the file's, which the edit does not remove."""
     (at, old), (_, new) = _written(before), _written(lines)
-    lost = Counter(old) - Counter(new) - removed
-    for tag, start, end, first, last in aligned(old, new):
-        if tag not in ("delete", "replace") or not any(lost[line] for line in old[start:end]):
+    regions = [region for tag, *region in aligned(old, new) if tag != "equal"]
+    added = Counter(line for _, _, first, last in regions for line in new[first:last])
+    moved = added - Counter(line for chunk in edit for line in chunk)  # what came back elsewhere, not with the edit
+    lost = Counter(line for start, end, _, _ in regions for line in old[start:end]) - moved - removed
+    for start, end, first, last in regions:
+        if not any(lost[line] for line in old[start:end]):
             continue
         if not any(_is_told(old, span, new[first:last], edit) for span in _slid(old, start, end, first == last)):
             missing = next(line for line in old[start:end] if lost[line])
@@ -109,6 +112,8 @@ def _is_told(old: Sequence[str], span: tuple[int, int], new: Sequence[str], edit
     of a chunk, if they become no fewer."""
     size = span[1] - span[0]
     above, below = old[span[0] - 1] if span[0] else None, old[span[1]] if span[1] < len(old) else None
+    if not new and old[span[0]] == below:
+        return False  # together with the line before them, the line after them says nothing new
     for number, chunk in enumerate(edit):
         for start in range(len(chunk) - len(new) + 1 if chunk else 0):
             end = start + len(new)

@@ -185,6 +185,9 @@ def test_a_block_may_hold_lines_that_look_like_dividers() -> None:
     text = "Title\n=====\n\nText\n=======\nend\n"
     assert made(block("Title\n=====\n", "Name\n=====\n"), text) == text.replace("Title", "Name")
     assert made(block("Text\n=======\n", "Word\n=======\n"), text) == text.replace("Text", "Word")
+    conflict = "<<<<<<< ours\na\n=======\nb\n>>>>>>> theirs\nc\n"
+    assert made(block(conflict, "a\nb\nc\n"), conflict) == "a\nb\nc\n"
+    assert made(block("a\nc\n", conflict), "a\nc\n") == conflict
 
 
 def test_lines_that_stand_several_times_need_the_place_that_the_edit_gives() -> None:
