@@ -218,17 +218,24 @@ class Batch:
             self._reach = min(max(START_NODES, 2 * max(map(len, paths))), MOST_NODES)
             for row, tree, path in zip(rows, trees, paths, strict=True):
                 row.meter.count(tree, path, budget, len(rows), extra * len(tree.tokens), budget.max_nodes)
-        return [row.report(tree, path, len(rows)) for row, tree, path in zip(rows, trees, paths, strict=True)]
+        outputs = [row.report(tree, path, len(rows)) for row, tree, path in zip(rows, trees, paths, strict=True)]
+        for row in self.rows[len(rows) :]:  # which got no token
+            if reading is not None and row is reading[0]:
+                row.meter.before.passes += 1
+            else:
+                row.meter.before = replace(self._times)
+            if (owner := row.request.owner) is not None and owner.is_cancelled:
+                row.finish = Finish("stop", CANCELLED)
+                outputs.append(row.report(EMPTY, (), len(rows)))
+        return outputs
 
     def _in_pieces(self, piece: int) -> tuple[list[Row], tuple[Row, list[int]] | None, int]:
         """The rows of a pass that reads about `piece` tokens of prompts: the first ones, whose scores are wanted; a row
         that is read in part, with these tokens; and the number of all these tokens."""
         rows, count = list[Row](), 0
-        for index, row in enumerate(self.rows):
+        for row in self.rows:
             size, room = len(row.uncached), piece - count
             if size > max(1, room):
-                for waiting in self.rows[index + (room > 0) :]:
-                    waiting.meter.before = replace(self._times)
                 return rows, (row, row.uncached[:room]) if room > 0 else None, max(count, piece)
             rows.append(row)
             count += size
@@ -348,7 +355,7 @@ def fit(controllers: Sequence[DraftController | None], trees: Sequence[DraftTree
     costs = budget.shared or budget.costs
     count, orders = chosen(drafts, costs, allowed)
     fitted = [
-        EMPTY if not order else tree if size == len(order) else tree.in_order(sorted(order))
+        EMPTY if not order else tree if size == len(order) else tree.in_order(order)
         for tree, size, order in zip(trees, sizes, orders, strict=True)
     ]
     return PassTrees(fitted, costs[count])
@@ -359,7 +366,7 @@ _Draft = tuple[Sequence[int], Sequence[float], float, int]
 
 
 def _fit_shared(drafts: Sequence[_Draft | None], costs: Sequence[float], allowed: float) -> tuple[int, list[list[int]]]:
-    """How many nodes of all rows together pay, and which of each draft, the most likely first.
+    """How many nodes of all rows together pay, and which of each draft, in stored order.
 
     `costs`: of passes with 0, 1, ... nodes of all rows; `allowed`: plain passes that all rows together may lose.
     """
@@ -377,7 +384,7 @@ def _fit_shared(drafts: Sequence[_Draft | None], costs: Sequence[float], allowed
         if expected / costs[n] > best and rows * (costs[n] - 1.0) <= allowed:
             best, count = expected / costs[n], n
     orders: list[list[int]] = [[] for _ in drafts]
-    for _, row, node in ranked[:count]:
+    for row, node in sorted([(row, node) for _, row, node in ranked[:count]]):
         orders[row].append(node)
     return count, orders
 

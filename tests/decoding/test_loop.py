@@ -16,7 +16,7 @@ from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
 
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
-from copyspec.decoding.requests import Finish, Request
+from copyspec.decoding.requests import CANCELLED, Finish, Request
 from copyspec.decoding.stats import Stats
 from copyspec.options import MOST_NODES, START_NODES, DraftOptions, SamplingOptions
 from copyspec.sources import Source
@@ -430,6 +430,35 @@ def test_prompts_are_read_in_pieces_beside_other_rows(
     assert_equal(found, expected)
     for outcome in found:
         assert outcome.stats is not None and outcome.stats.num_output_tokens == len(outcome.tokens)
+        assert outcome.stats.num_passes <= len(outcome.tokens), "a pass that reads a part of a prompt is not counted"
+
+
+class Leaver:
+    """An owner that leaves once the target has made so many passes."""
+
+    def __init__(self, target: FakeTarget, passes: int) -> None:
+        self._target, self._passes = target, passes
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._target.sessions[0].calls >= self._passes
+
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+
+@pytest.mark.parametrize("lengths", [(300, 3), (3, 300), (300, 300)])
+@pytest.mark.parametrize("left", [1, 4])
+def test_a_prompt_is_not_read_on_for_a_caller_that_has_left(
+    lengths: tuple[int, int], left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeSession, "most_tokens", 20)
+    target = FakeTarget(VOCAB)
+    requests = [Request([1] * length, 9, SamplingOptions(), owner=Leaver(target, left)) for length in lengths]
+    steps = [output for step in decode(target, requests, DecodeSettings(batch_size=2)) for output in step]
+    ends = [output.row for output in steps if output.finish == Finish("stop", CANCELLED)]
+    assert sorted(ends) == [0, 1] and not any(output.tokens for output in steps if lengths[output.row] == 300)
+    assert target.sessions[0].calls <= left + 1
 
 
 def test_drafts_grow_while_they_are_right_and_shrink_at_once() -> None:
