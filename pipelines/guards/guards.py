@@ -175,14 +175,14 @@ def _gains(
 def _rival(
     text: str, segment: Segment, change: Edit, judge: Judge, options: GuardOptions, context: Context
 ) -> Refusal | None:
-    """The refusal of a spelling if another word that is as near to the misspelt one makes the segment more likely."""
+    """The refusal of another word if one that differs from the source's by a letter makes the segment more likely."""
     rivals = judge.rivals(change) if context.fluency is not None and options.precision else ()
     gains = _gains(text, segment, [[change], *([edit] for _, edit in rivals)], options, context) if rivals else [0.0]
     best = max(range(len(gains)), key=lambda at: gains[at] or 0.0)
     if best == 0:
         return None
     would = replacing(text[change.start : change.end], change.replacement)
-    return Refusal("evidence", f"{would}, but {rivals[best - 1][0]!r} is as near to it and likelier here")
+    return Refusal("evidence", f"{would}, but {rivals[best - 1][0]!r} is near to it and likelier here")
 
 
 def _belonging(text: str, change: Edit, other: Refusal) -> Refusal:
