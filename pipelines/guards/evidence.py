@@ -108,6 +108,8 @@ class Evidence:
                     yield f"{word!r} is no slip: {why}"
                 elif facts.is_document and len(word) <= SHORT:
                     yield f"{word!r} may be an abbreviation"
+                elif facts.is_document and all(map(partial(_is_other, word), wording.new)):
+                    yield f"{word!r} is too far from it for a slip"
                 elif is_compound(word) and all(distance(plain(word), plain(new)) > SLIPS for new in wording.new):
                     yield f"{word!r} is made of known words"
                 elif (
@@ -242,6 +244,13 @@ def _is_typo(word: str, new: str) -> bool:
 def _is_far(word: str, new: str) -> bool:
     """Whether more than one letter differs, in words that are no irregular forms and do not sound alike."""
     return distance(plain(word), plain(new)) > 1 and not (are_irregular(word, new) or sounds_like(word, new))
+
+
+def _is_other(word: str, new: str) -> bool:
+    """Whether a word loses an end of two letters and more, as "nodesep", or differs by more letters than slips do."""
+    a, b = plain(word), plain(new)
+    is_cut = len(a) > len(b) + 1 and (a.startswith(b) or a.endswith(b))
+    return is_cut or (distance(a, b) > SLIPS and _is_far(word, new))
 
 
 def _is_adjective(word: str) -> bool:

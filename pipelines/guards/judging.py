@@ -161,7 +161,8 @@ class Judge:
     def rivals(self, edit: Edit) -> Sequence[tuple[str, Edit]]:
         """Other words that the writer may have meant, and the changes to these."""
         wording, start, _ = self._worded(edit)
-        return rivals(wording, start, self._facts.count)
+        kind, _ = self.measured(edit)
+        return rivals(wording, start, self._facts.count) if kind != "doubled" else ()
 
     def _worded(self, edit: Edit) -> tuple[Wording, int, int]:
         """A change extended to whole words, with the start and end of these words."""

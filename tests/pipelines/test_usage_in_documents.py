@@ -195,6 +195,32 @@ def test_a_word_stays_if_one_that_differs_by_a_letter_is_likelier(was: str, beco
         assert pipeline(text).text == text.replace(f" {was} ", f" {made} ")
 
 
+@pytest.mark.parametrize(("was", "other"), [("on", "one"), ("to", "too"), ("of", "off"), ("by", "buy")])
+def test_a_word_stays_if_it_may_be_one_that_lacks_a_letter(was: str, other: str) -> None:
+    text = f"They made {was} such place."
+    for favourite, made in (("x", " "), (other, f" {was} ")):
+        pipeline = GECPipeline(Speller(f"made {was} such", "made such", 9.0, favourite))
+        assert pipeline(text).text == text.replace(f" {was} ", made)
+
+
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [
+        ("nodesep", "nodes"),
+        ("linkloc", "link"),
+        ("treectl", "tree"),
+        ("phkmalloc", "malloc"),
+        ("environnement", "environmental"),
+        ("documentaire", "documented"),
+    ],
+)
+def test_unknown_words_stay_where_a_slip_would_be_too_large(word: str, other: str) -> None:
+    text = f"{BESIDE}\n\nSet the {word} now."
+    assert corrected(text, word, other) == text
+    for wrong, right in (("environnement", "environment"), ("neccesary", "necessary"), ("noddes", "nodes")):
+        assert corrected(text.replace(word, wrong), wrong, right) == text.replace(word, right)
+
+
 def test_short_unknown_words_are_abbreviations_in_documents() -> None:
     letters = random.Random(5)
     drawn = {"".join(letters.choices(ascii_lowercase, k=3)) for _ in range(400)} | {"iff", "nod", "ann"}
