@@ -162,7 +162,8 @@ class Judge:
         """Other words that the writer may have meant, and the changes to these."""
         wording, start, _ = self._worded(edit)
         kind, _ = self.measured(edit)
-        return rivals(wording, start, self._facts.count) if kind != "doubled" else ()
+        is_asked = kind == "spelling" or (self._facts.is_document and kind != "doubled")
+        return rivals(wording, start, self._facts.count) if is_asked else ()
 
     def _worded(self, edit: Edit) -> tuple[Wording, int, int]:
         """A change extended to whole words, with the start and end of these words."""

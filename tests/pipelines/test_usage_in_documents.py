@@ -189,15 +189,17 @@ def test_a_misspelt_word_becomes_the_likeliest_of_those_it_is_near(wrong: str, r
 )
 def test_a_word_stays_if_one_that_differs_by_a_letter_is_likelier(was: str, becomes: str, other: str) -> None:
     assert other in near_words(was)
-    text = f"They said that {was} name is here."
+    alone = f"They said that {was} name is here."
     for favourite, made in (("x", becomes), (other, was)):
         pipeline = GECPipeline(Speller(f" {was} ", f" {becomes} ", 9.0, favourite))
+        text = f"{BESIDE} {alone}"
         assert pipeline(text).text == text.replace(f" {was} ", f" {made} ")
+        assert pipeline(alone).text == alone.replace(f" {was} ", f" {becomes} ")
 
 
 @pytest.mark.parametrize(("was", "other"), [("on", "one"), ("to", "too"), ("of", "off"), ("by", "buy")])
 def test_a_word_stays_if_it_may_be_one_that_lacks_a_letter(was: str, other: str) -> None:
-    text = f"They made {was} such place."
+    text = f"{BESIDE} They made {was} such place."
     for favourite, made in (("x", " "), (other, f" {was} ")):
         pipeline = GECPipeline(Speller(f"made {was} such", "made such", 9.0, favourite))
         assert pipeline(text).text == text.replace(f" {was} ", made)
