@@ -32,7 +32,7 @@ REPEATED = 2
 MOST_CARE = 2.25  # nats: mistakes are a twelfth of what they are in sentences that somebody wants corrected
 
 FEW_SENTENCES = 2  # so many, or so few texts, tell nothing about a writer's care
-EDITED = 0.35  # nats: texts with more are mostly documents that were read again
+EDITED = 0.85  # nats: texts with more are mostly documents that were read again
 MOST_SLIPS = 300  # unknown words that are looked at, a tenth of a millisecond each
 
 ENDING_CHARS = 400  # of a text that are looked at to tell whether it lacks its end

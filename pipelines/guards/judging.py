@@ -89,7 +89,7 @@ USUAL_PRECISION = 0.9
 STEEPNESS = 3.3  # nats of margin for each nat in the odds that edits are right
 MOST_MARGIN = 5.0  # more says nothing further, if there is a gain
 STYLE = frozenset(("capital", "mark", "comma"))
-"""Kinds of which careful writers have habits of their own, so that their care counts three times."""
+"""Kinds of which careful writers have habits of their own, so that their care counts twice."""
 
 _SET_OFF = frozenset('<>*_"“”«»`')  # marks around words that are meant as they are, such as foreign words and names
 _CONTINUES = ",;،؛、，；"  # after these a text goes on
@@ -284,7 +284,7 @@ class Judge:
         elif kind == "capital" and any(self._is_often(word) and not is_grammar(word) for word in spelt(wording.was)):
             least = self._margins["unusual"]  # for example a program's name in lower case
         least = least if usual else max(least, self._margins["unusual"])
-        least += self._margins["care"] * self._facts.care * (3 if kind in STYLE else 1)
+        least += self._margins["care"] * self._facts.care * (2 if kind in STYLE else 1)
         return -math.inf if self._more == -math.inf else least + self._more
 
 
