@@ -5,10 +5,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from copyspec.tree import Origin
+
 VERSION: int
 
 def is_sound(tokens: Sequence[int], parents: Sequence[int], vocab_size: int) -> bool: ...
-def accepted(tokens: Sequence[int], parents: Sequence[int], picked: Sequence[int]) -> list[int]: ...
+def accepted(tokens: Sequence[int], parents: Sequence[int], picked: Sequence[int]) -> tuple[list[int], list[int]]: ...
 def lay_out(
     starts: Sequence[int],
     uncached: Sequence[Sequence[int]],
@@ -19,27 +21,41 @@ def lay_out(
     mask: NDArray[Any] | None,
     lowest: int,
 ) -> None: ...
-def pack(
+def lay_out_static(
     host: NDArray[Any],
+    tokens: int,
+    most_moves: int,
+    scored: int,
+    most_units: int,
+    ordered: bool,
     starts: Sequence[int],
+    numbers: Sequence[int],
+    pages: Sequence[Sequence[int]],
     uncached: Sequence[Sequence[int]],
-    tokens: Sequence[Sequence[int]],
+    nodes: Sequence[Sequence[int]],
     parents: Sequence[Sequence[int]],
-    moves: Sequence[Sequence[tuple[int, int]]],
+    counts: Sequence[int],
+    moved_pages: Sequence[Sequence[int]],
+    paths: Sequence[Sequence[int]],
+    first_slots: Sequence[int],
     scratch: int,
+    page: int,
+    tile: int,
+    split: int,
+    first_split: int,
 ) -> None: ...
-def fit(
-    drafts: Sequence[tuple[Sequence[int], Sequence[float], float, int] | None],
-    costs: Sequence[float],
-    widest: int,
-    limit: int,
-    allowed: float,
-) -> tuple[int, int, list[list[int]]]: ...
 def fit_shared(
     drafts: Sequence[tuple[Sequence[int], Sequence[float], float, int] | None],
     costs: Sequence[float],
     allowed: float,
 ) -> tuple[int, list[list[int]]]: ...
+def in_order(
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    scores: Sequence[float],
+    origins: Sequence[Origin | None],
+    order: Sequence[int],
+) -> tuple[list[int], list[int], list[float], list[Origin | None]]: ...
 def record(
     parents: Sequence[int], scores: Sequence[float], path: Sequence[int], decay: float, said: float, right: float
 ) -> tuple[float, float]: ...

@@ -7,10 +7,12 @@ carries no draft nodes and is the unit of cost; a "first" pass reads the prompts
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+
+from copyspec.options import MOST_NODES
 
 PRIOR_SLOPE = 0.02
 """Assumed cost of one more token, in passes over a single one, where nothing near it was measured: small models on a
@@ -208,28 +210,28 @@ class CostModel:
         curve, base, plain = self._curve, rows, rows  # tokens without drafts, and without prompts
         if computes is not None or not is_first:
             base = max(rows, uncached)
-        most = base + rows * max_nodes
+        most = base + min(rows * max_nodes, MOST_NODES)
+        sizes: Sequence[int] = range(base, most + 1)
         if computes is not None:
-            most, plain = min(most, max(most_tokens, computes(base))), computes(rows)
-        times = curve.up_to(most if computes is None else computes(most))
+            most, plain, sizes = min(most, max(most_tokens, computes(base))), computes(rows), [computes(base)]
+            while sizes[-1] < most:
+                sizes.append(computes(sizes[-1] + 1))
+        unit, first, *more = curve.at([plain, *sizes])
         # What the prompts take does not count: their tokens are read with drafts or without.
-        scale, shared = 1.0 / times[plain], list[float]()
-        if computes is None:
-            before = scale * times[base] - 1.0
-            shared = [max(1.0, scale * time - before) for time in times[base : most + 1]]
-        else:
-            size, before = base, scale * times[computes(base)] - 1.0
-            while size <= most:  # passes up to the same size cost the same
-                first, size = size, computes(size)
-                shared += [max(1.0, scale * times[size] - before)] * (min(size, most) + 1 - first)
-                size += 1
+        scale = 1.0 / unit
+        before = scale * first - 1.0
+        shared = [1.0, *[max(1.0, scale * time - before) for time in more]]
+        if computes is not None:  # passes up to the same size cost the same
+            by_size, shared = shared, []
+            for size, cost in zip(sizes, by_size, strict=True):
+                shared += [cost] * (min(size, most) + 1 - base - len(shared))
         costs, max_nodes = shared, min(max_nodes, most - base)
         if rows > 1:
             crowd = 0 if computes is not None else min((CROWD - 1) * rows, most - base)
             last = min(crowd + rows if computes is None else CROWD * rows, most - base)
             price = PRICE * rows * (shared[last] - shared[crowd]) / max(last - crowd, rows)
             costs = [1.0 + max(0.0, price) * n for n in range(max_nodes + 1)]
-        seconds = 0.0 if curve.is_empty else curve.pace / scale
+        seconds = 0.0 if curve.is_empty else curve.pace * unit
         if is_first and computes is None and self._per_token and seconds and max_nodes:
             slope = min(self._per_token / seconds, (shared[-1] - 1.0) / (len(shared) - 1))
             shared = [1.0 + slope * n for n in range(len(shared))]
@@ -241,7 +243,7 @@ class CostModel:
         """Seconds of a plain pass over so many tokens, as learned so far; 0 before anything was."""
         self.learn()
         curve = self._curve
-        return 0.0 if curve.is_empty else curve.pace * curve.up_to(plain)[plain]
+        return 0.0 if curve.is_empty else curve.pace * curve.at([plain])[0]
 
     def measured(self, plain: int) -> Mapping[int, float]:
         """Seconds of a pass of the same rows, as learned so far, by the numbers of tokens that were measured."""
@@ -276,14 +278,13 @@ class _Curve:
         self._times: dict[int, float] = {}  # by knot, in rising order, in seconds over `_pace`
         self.weights: dict[int, float] = {}
         """By knot, how often it was measured."""
-        self._known: list[float] = []  # times of 0, 1, ... tokens over `_pace`, made when they are asked for
 
     def assume(self, slope: float, per_token: float, least: float | None) -> None:
         """Set the cost of a token where nothing was measured: `slope`, in passes over one, as far as first passes allow
         it, which take `per_token` seconds a token, and at least `least` beside their fixed cost."""
         if per_token and self.single:
             self._prior = min(max(slope, (least or 0.0) / self.single), FEW_TOKENS * per_token / self.single)
-            self._known, self.single = [], self.pace * self._at(1)
+            self.single = self.pace * self._at(1)
 
     def observe(self, tokens: int, seconds: float) -> float | None:
         """Learn from a pass; return its time over its expected time, None where nothing was expected."""
@@ -291,7 +292,6 @@ class _Curve:
         high = KNOTS[min(index, len(KNOTS) - 1)]
         low = KNOTS[max(index - 1, 0)] if high > tokens else high
         share = (tokens - low) / (high - low) if high > low else 1.0
-        self._known = []
         if self.is_empty:
             prior = self._prior
             self._times = {high: seconds * (1.0 + prior * (high - 1)) / (1.0 + prior * (min(tokens, high) - 1))}
@@ -320,22 +320,24 @@ class _Curve:
         """Seconds by number of tokens, at the knots measured so far."""
         return {knot: self.pace * time for knot, time in self._times.items()}
 
-    def up_to(self, most: int) -> list[float]:
-        """The times of 0 to at least `most` tokens, over `_pace`; those of a single one as 1 before anything was
-        measured."""
-        if len(self._known) > most:
-            return self._known
-        most = max(most, 2 * len(self._known), KNOTS[16])
-        unit = self._at(1) if self._times else 1.0
-        times, last, last_time = [unit, unit], 1, unit
-        for knot, time in self._times.items():
-            slope = (time - last_time) / (knot - last) if knot > last else 0.0
-            times += [last_time + slope * n for n in range(1, knot - last + 1)]
-            last, last_time = knot, time
-        prior = self._prior * unit
-        slope = min(prior, max((last_time - unit) / (last - 1), MIN_SLOPE * prior)) if last > 1 else prior
-        self._known = times + [last_time + slope * n for n in range(1, most + 2 - len(times))]
-        return self._known
+    def at(self, tokens: Sequence[int]) -> list[float]:
+        """The times of passes over so many tokens, in rising order, over `pace`; of a single one as 1 before anything
+        was measured."""
+        unit, times = self.single / self.pace or 1.0, list[float]()
+        low, low_time = 1, unit
+        for high, time in (*self._times.items(), (sys.maxsize, 0.0)):
+            if tokens[len(times)] <= high:
+                slope = (time - low_time) / (high - low) if high > low else 0.0
+                if high == sys.maxsize:
+                    slope = prior = self._prior * unit
+                    if low > 1:
+                        slope = min(prior, max((low_time - unit) / (low - 1), MIN_SLOPE * prior))
+                some = tokens[len(times) : bisect_right(tokens, high, len(times))]
+                times += [low_time + slope * (count - low) for count in some]
+                if len(times) == len(tokens):
+                    break
+            low, low_time = high, time
+        return times
 
     def _at(self, tokens: int) -> float:
         """The time of so many tokens in seconds over `_pace`; needs at least one measurement."""

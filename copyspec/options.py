@@ -53,16 +53,26 @@ class SamplingOptions:
             check_number(f"logit_bias[{token}]", bias, low=-math.inf, high=math.inf)
 
 
+START_NODES = 64
+"""Draft nodes of a row that may be asked for at any time: where nodes are cheap, trees of more gain little."""
+
+MOST_NODES = 1024
+"""Draft nodes that one pass verifies at most. A row gets more than START_NODES only while long drafts are right."""
+
+
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
     """How much is drafted. It does not change the output under the default rule. Raises ValueError for a number out of
     range."""
 
-    max_nodes: int = 32  # maximum draft nodes that one pass verifies; 0: plain decoding
-    adaptive: bool = True  # fit the tree to the measured cost of a pass; False: always up to max_nodes
+    max_nodes: int | None = None
+    """Maximum draft nodes that one pass verifies for a row; 0: plain decoding. None: START_NODES, and twice what was
+    accepted last, up to MOST_NODES."""
+    adaptive: bool = True  # fit the tree to the measured cost of a pass; False: always up to the maximum
 
     def __post_init__(self) -> None:
-        check_whole("max_draft_nodes", self.max_nodes, low=0, high=1024, why="0 decodes plainly")
+        if self.max_nodes is not None:
+            check_whole("max_draft_nodes", self.max_nodes, low=0, high=MOST_NODES, why="0 decodes plainly")
 
 
 Runner = Literal["eager", "static", "graph", "compiled", "compiled graph"]

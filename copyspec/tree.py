@@ -16,7 +16,7 @@ try:
 except ImportError:  # the source is native/trees.c
     _trees = None  # type: ignore[assignment]
 
-VERSION = 6
+VERSION = 7
 """Version of `_trees` that fits this module; one compiled from an older source is not used."""
 
 COMPILED = _trees if _trees is not None and _trees.VERSION == VERSION else None
@@ -77,15 +77,12 @@ class DraftTree:
 
     def in_order(self, order: Sequence[int]) -> DraftTree:
         """The subtree of the nodes in `order`, stored in that order; the parent of each must come before it there."""
-        place = {ROOT: ROOT, **{node: index for index, node in enumerate(order)}}
-        return DraftTree(
-            [self.tokens[node] for node in order],
-            [place[self.parents[node]] for node in order],
-            [self.scores[node] for node in order],
-            [self.origins[node] for node in order],
-            self.notes and {place[node]: note for node, note in self.notes.items() if node in place},
-            self.drafters and [self.drafters[node] for node in order],
-        )
+        chosen = _in_order if COMPILED is None else COMPILED.in_order
+        tokens, parents, scores, origins = chosen(self.tokens, self.parents, self.scores, self.origins, order)
+        notes, drafters = self.notes, self.drafters
+        if notes:
+            notes = {place: notes[node] for place, node in enumerate(order) if node in notes}
+        return DraftTree(tokens, parents, scores, origins, notes, drafters and [drafters[node] for node in order])
 
     def first_chain(self) -> DraftTree:
         """The first root-to-leaf chain as stored, for targets that can only verify chains."""
@@ -96,6 +93,23 @@ class DraftTree:
 
 
 EMPTY = DraftTree()
+
+
+def _in_order(
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    scores: Sequence[float],
+    origins: Sequence[Origin | None],
+    order: Sequence[int],
+) -> tuple[list[int], list[int], list[float], list[Origin | None]]:
+    """The same of the subtree of the nodes in `order`."""
+    place = {ROOT: ROOT, **{node: index for index, node in enumerate(order)}}
+    return (
+        [tokens[node] for node in order],
+        [place[parents[node]] for node in order],
+        [scores[node] for node in order],
+        [origins[node] for node in order],
+    )
 
 
 def path_to(parents: Sequence[int], node: int) -> list[int]:

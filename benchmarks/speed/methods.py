@@ -59,7 +59,7 @@ class Limits:
 
     max_new_tokens: int
     eos_token_ids: frozenset[int]
-    draft_nodes: int = 32
+    draft_nodes: int | None = None
 
 
 Method = Callable[[Sequence[Case], Limits], Run]
@@ -94,7 +94,7 @@ class Methods:
             raise ValueError(f"no method {name!r}: one of {', '.join(METHODS)}")
         return lambda cases, limits: self._timed(cases, lambda: self._hf(cases, limits, extra[name]))
 
-    def own(self, drafter: Callable[[Case, frozenset[int]], Drafter], nodes: int) -> Method:
+    def own(self, drafter: Callable[[Case, frozenset[int]], Drafter], nodes: int | None) -> Method:
         """Make a method that decodes with copyspec and the given drafter, at most `nodes` nodes per call."""
         costs = CostModel()
 
@@ -135,7 +135,7 @@ class Methods:
         requests = [make_request(case, limits, make) for case, make in zip(cases, drafters, strict=True)]
         return self._decoded(requests, limits.draft_nodes, self._costs[name])
 
-    def _decoded(self, requests: Sequence[Request], nodes: int, costs: CostModel) -> Run:
+    def _decoded(self, requests: Sequence[Request], nodes: int | None, costs: CostModel) -> Run:
         settings = DecodeSettings(DraftOptions(max_nodes=nodes), batch_size=len(requests))
         outputs: list[list[int]] = [[] for _ in requests]
         stats: list[Stats] = []

@@ -42,7 +42,7 @@ BARS = {"copyspec": 0.97, "wrong": 0.95}
 """Minimum of plain time divided by the method's time, by the first part of the method's name."""
 
 WRONG_NODES = (1, 4, 8, 32, 64)
-BRANCHES = 4
+WIDE, BRANCHES = 32, 4  # nodes of a wrong tree, and its chains
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Line:
         self.nodes_per_call = ratio(sum(row.num_draft_tokens for row in stats), sum(row.num_passes for row in stats))
 
 
-def drafters(nodes: int) -> dict[str, tuple[MakeDrafter, int]]:
+def drafters(nodes: int | None) -> dict[str, tuple[MakeDrafter, int | None]]:
     """Return, for each method except plain decoding, the function that makes a row's drafter, and its nodes per
     call."""
 
@@ -82,9 +82,9 @@ def drafters(nodes: int) -> dict[str, tuple[MakeDrafter, int]]:
     def wrong(width: int, case: Case, eos: frozenset[int]) -> Drafter:
         return AlwaysWrong(case, width=width)
 
-    found: dict[str, tuple[MakeDrafter, int]] = {"copyspec": (copies, nodes)}
+    found: dict[str, tuple[MakeDrafter, int | None]] = {"copyspec": (copies, nodes)}
     found |= {f"wrong-{count}": (partial(wrong, 1), count) for count in WRONG_NODES}
-    return found | {f"wrong-tree-{nodes}": (partial(wrong, BRANCHES), nodes)}
+    return found | {f"wrong-tree-{WIDE}": (partial(wrong, BRANCHES), WIDE)}
 
 
 def measured(prompts: PromptSet, methods: Mapping[str, Method], limits: Limits, repeat: int, size: int) -> list[Line]:
@@ -130,7 +130,7 @@ def simulated(
 ) -> list[Line]:
     """Run the methods in simulated time. `costs`: the methods, with the cost model of each, kept between calls."""
 
-    def run(make: MakeDrafter | None, nodes: int, model: CostModel) -> tuple[float, list[Stats]]:
+    def run(make: MakeDrafter | None, nodes: int | None, model: CostModel) -> tuple[float, list[Stats]]:
         seconds, stats = 0.0, []
         for start in range(0, len(cases), size):
             part, draft = cases[start : start + size], DraftOptions(nodes)
@@ -206,7 +206,7 @@ def _simulate(options: argparse.Namespace) -> dict[str, list[Line]]:
     return report
 
 
-def _drafters(options: argparse.Namespace) -> dict[str, tuple[MakeDrafter, int]]:
+def _drafters(options: argparse.Namespace) -> dict[str, tuple[MakeDrafter, int | None]]:
     """The drafters of the chosen methods; "plain", which needs none, always runs. Raises ValueError for a name that is
     none."""
     known = drafters(options.draft_nodes)
@@ -262,7 +262,7 @@ def _parser() -> argparse.ArgumentParser:
         type=lambda value: value.split(","),
         help="comma-separated, from copyspec,wrong-1,...,wrong-tree-32 (default: all)",
     )
-    add("--draft-nodes", type=int, default=32)
+    add("--draft-nodes", type=int, help="maximum nodes of a draft tree (default: as many as pay)")
     add("--batch-size", type=int, default=1)
     add("--repeat", type=int, default=3)
     add("--clock", choices=["wall", "cpu"], default="wall", help="which time decides the exit status")

@@ -225,7 +225,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--dtype", choices=list(DTYPES), default="float32")
     add("--batch-size", type=_positive, default=1)
     add("--max-new-tokens", type=_positive, default=512)
-    add("--draft-nodes", type=_positive, default=32, help="maximum nodes of a draft tree")
+    add("--draft-nodes", type=_positive, help="maximum nodes of a draft tree (default: as many as pay)")
     add("--repeat", type=_positive, default=3)
     add("--threads", type=_positive, help="number of torch threads (default: torch's own choice)")
     add("--json", help="write the report to this file")

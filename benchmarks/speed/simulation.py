@@ -198,19 +198,22 @@ class _Dense:
 class _Slow:
     """A drafter that advances the simulated clock."""
 
-    def __init__(self, drafter: Drafter, clock: Clock, seconds: float) -> None:
-        self._drafter, self._clock, self._seconds = drafter, clock, seconds
+    def __init__(self, drafter: Drafter, clock: Clock, seconds: float, of_node: float) -> None:
+        self._drafter, self._clock, self._seconds, self._of_node = drafter, clock, seconds, of_node
 
     def propose(self, budget: Budget) -> DraftTree:
-        self._clock.now += self._seconds
-        return self._drafter.propose(budget)
+        tree = self._drafter.propose(budget)
+        self._clock.now += self._seconds + self._of_node * len(tree)
+        return tree
 
     def accept(self, tokens: Sequence[int]) -> None:
         self._drafter.accept(tokens)
 
 
-def _slow(make: MakeDrafter, case: Case, eos: frozenset[int], clock: Clock, seconds: float) -> Drafter:
-    return _Slow(make(case, eos), clock, seconds)
+def _slow(
+    make: MakeDrafter, case: Case, eos: frozenset[int], clock: Clock, seconds: float, of_node: float = 0.0
+) -> Drafter:
+    return _Slow(make(case, eos), clock, seconds, of_node)
 
 
 class _Target:

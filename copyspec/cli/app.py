@@ -1,9 +1,9 @@
 """The `copyspec` command: its subcommands, its exit codes and its errors.
 
-Exit codes: 0 done; 1 the run failed, outputs that should be equal differ, --check or --diff found changes, a question
+Exit codes: 0 done; 1 the run says no: outputs that should be equal differ, --check or --diff found changes, a question
 has no answer, or `doctor` found a failure; 2 wrong usage, including a model that cannot be loaded and a server that
-cannot be asked; 3 some files (or corpora) failed, or stdout could not be written; 130 interrupted; 141 the reader of
-stdout has gone (as by SIGPIPE).
+cannot be asked; 3 the run or some files (or corpora) failed, or stdout could not be written; 130 interrupted; 141 the
+reader of stdout has gone (as by SIGPIPE).
 Only results go to stdout; errors are one line on stderr unless -v is given.
 """
 
@@ -25,14 +25,14 @@ import typer
 from typer.main import get_command
 
 import copyspec
-from copyspec.cli.common import in_options
+from copyspec.cli.common import FAILED, USAGE, in_options
 from copyspec.cli.config import defaults
 from copyspec.cli.ending import ended_by_signals
 from copyspec.cli.options import with_options
 from copyspec.cli.printing import LogFormatter, StdoutError, echo, flush_stdout
 from copyspec.views.escaping import visible
 
-FAILED, USAGE, UNWRITTEN, INTERRUPTED, CLOSED = 1, 2, 3, 130, 141
+INTERRUPTED, CLOSED = 130, 141
 
 COMMANDS = ("generate", "chat", "gec", "edit", "rag", "serve", "lsp", "trace", "compare", "doctor", "index", "models")
 """Each is in the module of its name, under its name."""
@@ -122,9 +122,9 @@ def _run(arguments: list[str]) -> int:
         if isinstance(error, BrokenPipeError):
             return CLOSED
         if isinstance(error, StdoutError):
-            return _fail(_one_line(error), UNWRITTEN)
+            return _fail(_one_line(error), FAILED)
         if _is_of_parser(error):
-            return _fail(f"stdout cannot be written: {getattr(error, 'strerror', None) or error}", UNWRITTEN)
+            return _fail(f"stdout cannot be written: {getattr(error, 'strerror', None) or error}", FAILED)
         if "-v" in arguments or "--verbose" in arguments:
             raise
         # The library raises ValueError and TypeError for invalid options, LoadError for models, and ServerError for

@@ -329,7 +329,7 @@ class ProgressBar:
         self._done = 0  # bytes of finished files
         self._here = self._tokens = 0
         self._started = perf_counter()
-        self._bar: Progress = files.enter_context(Progress(console=console(err=True), transient=True))
+        self._bar: Progress = files.enter_context(Progress(console=console(err=True, soft_wrap=True), transient=True))
         self._task: TaskID = self._bar.add_task("correcting", total=sum(sizes) or None)
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:

@@ -18,7 +18,7 @@ from copyspec.decoding.meter import PassTimes, costs_on
 from copyspec.decoding.picks import pick, rescored
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
 from copyspec.decoding.row import Row
-from copyspec.options import DraftOptions
+from copyspec.options import MOST_NODES, START_NODES, DraftOptions
 from copyspec.targets.base import Session, Target
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.states import RowStates
@@ -115,6 +115,7 @@ class Batch:
     _session: Session | None = None
     _times: PassTimes = field(default_factory=PassTimes)
     _nodes: int = 0  # draft nodes of the last pass
+    _reach: int = START_NODES  # draft nodes that a row may ask for
     _pauses: bool = False  # whether the next pass is made without drafts, to learn what it costs
 
     def add(self, rows: list[Row]) -> None:
@@ -156,7 +157,8 @@ class Batch:
         pauses, self._pauses = self._pauses, False
         if target.supports_drafts and not pauses and any([row.drafts for row in rows]):
             draft = self._draft
-            most, computes = min(draft.max_nodes, session.most_nodes), session.computes
+            limit = self._reach if draft.max_nodes is None else draft.max_nodes
+            most, computes = min(limit, session.most_nodes), session.computes
             budget = self._costs.budget(
                 len(rows),
                 most,
@@ -213,19 +215,27 @@ class Batch:
             extra = len(rows) * (cost - 1.0) / nodes if nodes else 0.0
             # As long as drafts are right, it does not matter what a pass without them would cost.
             self._pauses = budget.is_guessed and nodes > 0 and not any(paths)
+            self._reach = min(max(START_NODES, 2 * max(map(len, paths))), MOST_NODES)
             for row, tree, path in zip(rows, trees, paths, strict=True):
                 row.meter.count(tree, path, budget, len(rows), extra * len(tree.tokens), budget.max_nodes)
-        return [row.report(tree, path, len(rows)) for row, tree, path in zip(rows, trees, paths, strict=True)]
+        outputs = [row.report(tree, path, len(rows)) for row, tree, path in zip(rows, trees, paths, strict=True)]
+        for row in self.rows[len(rows) :]:  # which got no token
+            if reading is not None and row is reading[0]:
+                row.meter.before.passes += 1
+            else:
+                row.meter.before = replace(self._times)
+            if (owner := row.request.owner) is not None and owner.is_cancelled:
+                row.finish = Finish("stop", CANCELLED)
+                outputs.append(row.report(EMPTY, (), len(rows)))
+        return outputs
 
     def _in_pieces(self, piece: int) -> tuple[list[Row], tuple[Row, list[int]] | None, int]:
         """The rows of a pass that reads about `piece` tokens of prompts: the first ones, whose scores are wanted; a row
         that is read in part, with these tokens; and the number of all these tokens."""
         rows, count = list[Row](), 0
-        for index, row in enumerate(self.rows):
+        for row in self.rows:
             size, room = len(row.uncached), piece - count
             if size > max(1, room):
-                for waiting in self.rows[index + (room > 0) :]:
-                    waiting.meter.before = replace(self._times)
                 return rows, (row, row.uncached[:room]) if room > 0 else None, max(count, piece)
             rows.append(row)
             count += size
@@ -345,7 +355,7 @@ def fit(controllers: Sequence[DraftController | None], trees: Sequence[DraftTree
     costs = budget.shared or budget.costs
     count, orders = chosen(drafts, costs, allowed)
     fitted = [
-        EMPTY if not order else tree if size == len(order) else tree.in_order(sorted(order))
+        EMPTY if not order else tree if size == len(order) else tree.in_order(order)
         for tree, size, order in zip(trees, sizes, orders, strict=True)
     ]
     return PassTrees(fitted, costs[count])
@@ -356,7 +366,7 @@ _Draft = tuple[Sequence[int], Sequence[float], float, int]
 
 
 def _fit_shared(drafts: Sequence[_Draft | None], costs: Sequence[float], allowed: float) -> tuple[int, list[list[int]]]:
-    """How many nodes of all rows together pay, and which of each draft, the most likely first.
+    """How many nodes of all rows together pay, and which of each draft, in stored order.
 
     `costs`: of passes with 0, 1, ... nodes of all rows; `allowed`: plain passes that all rows together may lose.
     """
@@ -374,7 +384,7 @@ def _fit_shared(drafts: Sequence[_Draft | None], costs: Sequence[float], allowed
         if expected / costs[n] > best and rows * (costs[n] - 1.0) <= allowed:
             best, count = expected / costs[n], n
     orders: list[list[int]] = [[] for _ in drafts]
-    for _, row, node in ranked[:count]:
+    for row, node in sorted([(row, node) for _, row, node in ranked[:count]]):
         orders[row].append(node)
     return count, orders
 

@@ -218,8 +218,7 @@ class Row:
 
     def _accept_known(self, tree: DraftTree, picks: ScoredPicks) -> Sequence[int]:
         """`verify` where the target's token after every node is known in advance."""
-        known, path = picks.tokens, accepted(tree.tokens, tree.parents, picks.tokens)
-        tokens = [known[0], *[known[node + 1] for node in path]] if path else known[:1]
+        path, tokens = accepted(tree.tokens, tree.parents, picks.tokens)
         output, request, before, count = self.output, self.request, len(self.output), len(tokens)
         if not request.stops and before + count < self.limit and request.eos_token_ids.isdisjoint(tokens):
             output += tokens  # the fast path: most steps contain no stop

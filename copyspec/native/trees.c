@@ -2,9 +2,9 @@
 
    `is_sound` is the fast check in tree.py's `fault`, `accepted` that in verification/walk.py, `lay_out` is `_fill` of
    targets/passes.py (and `additive`, where it is given a mask), `lay_out_static` is `_lay_out` of
-   targets/static/layout.py, `fit_shared` is `_fit_shared` of decoding/loop.py, and `record` `_record` of
-   decoding/controller.py. They are described there and return the same, bit by bit. Every number is checked when it is
-   read, so that no access is outside an array. */
+   targets/static/layout.py, `fit_shared` is `_fit_shared` of decoding/loop.py, `in_order` `_in_order` of tree.py, and
+   `record` `_record` of decoding/controller.py. They are described there and return the same, bit by bit. Every number
+   is checked when it is read, so that no access is outside an array. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION 6 /* of the arguments and results; must equal VERSION in tree.py */
+#define VERSION 7 /* of the arguments and results; must equal VERSION in tree.py */
 #define ROOT -1
 #define WORD 63 /* bits of an int64 without its sign bit */
 
@@ -302,7 +302,7 @@ typedef struct {
     Py_ssize_t next, count;  /* the next token, and the number of scored ones so far */
     Py_ssize_t *first;       /* [rows + 1], the first token of each row */
     Number *starts;          /* [rows] */
-    Number *parents, *pages; /* [tokens], of the current row */
+    Number *parents;         /* [tokens], of the current row */
 } Static;
 
 enum { TOKEN, POSITION, PLACE, TREE, NODE, ROW, PARTIAL, PARTIALS, STRIDE, FIELDS };
@@ -342,7 +342,22 @@ place_nodes(const Static *to, Py_ssize_t first, Py_ssize_t size, Number position
     }
 }
 
-/* Lay out one row: its tokens and nodes, and which of them are scored. */
+/* Where a slot of a row is in the pool, by the list of its pages, which Python code run in between may shorten. */
+static int
+find_place(const Static *to, PyObject *pages, Py_ssize_t slot, Number *place)
+{
+    const Py_ssize_t index = slot / to->page;
+    if (slot < 0 || index >= PySequence_Fast_GET_SIZE(pages)) {
+        return fail("pages");
+    }
+    if (read_number(pages, index, place) < 0) {
+        return -1;
+    }
+    *place = *place * to->page + slot % to->page;
+    return 0;
+}
+
+/* Lay out one row: its tokens and nodes, and which of them are scored. A row may have none. */
 static int
 place_row(Static *to, Py_ssize_t row, PyObject *const *rows)
 {
@@ -355,8 +370,7 @@ place_row(Static *to, Py_ssize_t row, PyObject *const *rows)
     if (start < 0 || start > PY_SSIZE_T_MAX / 2) {
         return fail("starts");
     }
-    const Py_ssize_t pages = read_numbers(PyTuple_GET_ITEM(rows[2], row), to->pages, to->tokens + 1);
-    const Py_ssize_t length = pages < 0 ? -1 : read_numbers(PyTuple_GET_ITEM(rows[3], row), field(to, TOKEN, first), room);
+    const Py_ssize_t length = read_numbers(PyTuple_GET_ITEM(rows[3], row), field(to, TOKEN, first), room);
     if (length < 0) {
         return -1;
     }
@@ -366,18 +380,30 @@ place_row(Static *to, Py_ssize_t row, PyObject *const *rows)
         return -1;
     }
     const Py_ssize_t all = length + size, end = (Py_ssize_t)start + length;
-    const Py_ssize_t skipped = (Py_ssize_t)start / to->page; /* pages before that of the first token */
-    if (length < 1 || scored < 0 || scored > all || to->count + scored > to->scored
-        || ((Py_ssize_t)start + all - 1) / to->page - skipped >= pages) {
+    if ((length < 1 && size > 0) || scored < 0 || scored > all || to->count + scored > to->scored) {
         return fail("rows");
     }
-    for (Py_ssize_t i = 0; i < all; i++) {
-        const Py_ssize_t slot = (Py_ssize_t)start + i;
-        *field(to, POSITION, first + i) = slot;
-        *field(to, PLACE, first + i) = to->pages[slot / to->page - skipped] * to->page + slot % to->page;
-        *field(to, TREE, first + i) = end;
-        *field(to, NODE, first + i) = first + length;
-        *field(to, ROW, first + i) = number;
+    PyObject *pages = PySequence_Fast(PyTuple_GET_ITEM(rows[2], row), "a row's pages are a sequence");
+    if (pages == NULL) {
+        return -1;
+    }
+    for (Py_ssize_t slot = (Py_ssize_t)start, next; slot < (Py_ssize_t)start + all; slot = next) {
+        Number place;
+        if (find_place(to, pages, slot, &place) < 0) {
+            Py_DECREF(pages);
+            return -1;
+        }
+        next = slot + to->page - slot % to->page; /* where the next page begins */
+        for (Py_ssize_t i = slot; i < next && i < (Py_ssize_t)start + all; i++, place++) {
+            *field(to, POSITION, first + i - (Py_ssize_t)start) = i;
+            *field(to, PLACE, first + i - (Py_ssize_t)start) = place;
+        }
+    }
+    Py_DECREF(pages);
+    for (Py_ssize_t token = first; token < first + all; token++) {
+        *field(to, TREE, token) = end;
+        *field(to, NODE, token) = first + length;
+        *field(to, ROW, token) = number;
     }
     place_nodes(to, first + length, size, end - 1);
     for (Py_ssize_t token = first + all - (Py_ssize_t)scored; token < first + all; token++) {
@@ -386,6 +412,49 @@ place_row(Static *to, Py_ssize_t row, PyObject *const *rows)
     to->starts[row] = start;
     to->first[row] = first;
     to->next = first + all;
+    return 0;
+}
+
+/* Write the source and target of node `node` of a row, which was accepted as number `place` of its path; `first`: the
+   slot of node 0. Returns 1, or 0 where it is in its place, or -1. */
+static int
+place_move(const Static *to, Py_ssize_t move, PyObject *pages, Number first, Number node, Py_ssize_t place)
+{
+    if (node == place) {
+        return 0;
+    }
+    if (first < 0 || first > PY_SSIZE_T_MAX / 2 || node < 0 || node > PY_SSIZE_T_MAX / 2 || move == to->most_moves) {
+        return fail("moves");
+    }
+    return find_place(to, pages, (Py_ssize_t)(first + node), to->moves + move) < 0
+                   || find_place(to, pages, (Py_ssize_t)first + place, to->moves + to->most_moves + move) < 0
+               ? -1
+               : 1;
+}
+
+/* Write the moves of all rows; `rows` are their pages, their paths, and the slots of their first nodes. */
+static int
+place_moves(const Static *to, PyObject *const *rows)
+{
+    Py_ssize_t move = 0;
+    for (Py_ssize_t row = 0; row < PyTuple_GET_SIZE(rows[0]); row++) {
+        Number first, node;
+        if (read_number(rows[2], row, &first) < 0) {
+            return -1;
+        }
+        PyObject *pages = PySequence_Fast(PyTuple_GET_ITEM(rows[0], row), "a row's pages are a sequence");
+        PyObject *path = pages == NULL ? NULL : PySequence_Fast(PyTuple_GET_ITEM(rows[1], row), "a path is a sequence");
+        int moved = path == NULL ? -1 : 0;
+        for (Py_ssize_t place = 0; moved >= 0 && place < PySequence_Fast_GET_SIZE(path); place++) {
+            moved = read_number(path, place, &node) < 0 ? -1 : place_move(to, move, pages, first, node, place);
+            move += moved > 0;
+        }
+        Py_XDECREF(pages);
+        Py_XDECREF(path);
+        if (moved < 0) {
+            return -1;
+        }
+    }
     return 0;
 }
 
@@ -422,8 +491,8 @@ place_units(const Static *to, Py_ssize_t rows, Py_ssize_t split)
     return partial;
 }
 
-/* Fill the array; `rows` are starts, numbers, pages, uncached tokens, tokens and parents of trees, scored tokens, and
-   the sources and targets of moves. */
+/* Fill the array; `rows` are starts, numbers, pages, uncached tokens, tokens and parents of trees, scored tokens, and of
+   the rows with moves pages, paths, and the slots of the first nodes. */
 static int
 fill_static(Static *to, PyObject *const *rows, Number scratch)
 {
@@ -440,11 +509,8 @@ fill_static(Static *to, PyObject *const *rows, Number scratch)
         *field(to, TOKEN, token) = 0; /* where a row has been read that did not fit */
         *field(to, ROW, token) = scratch;
     }
-    const Py_ssize_t sources = PyTuple_GET_SIZE(rows[7]);
-    if (sources > to->most_moves || PyTuple_GET_SIZE(rows[8]) != sources
-        || read_numbers(rows[7], to->moves, sources) < 0
-        || read_numbers(rows[8], to->moves + to->most_moves, sources) < 0) {
-        return PyErr_Occurred() ? -1 : fail("moves");
+    if (place_moves(to, rows + 7) < 0) {
+        return -1;
     }
     Py_ssize_t split = to->split ? to->split : to->first_split;
     while (place_units(to, count, split) < 0) {
@@ -459,15 +525,15 @@ fill_static(Static *to, PyObject *const *rows, Number scratch)
 static PyObject *
 lay_out_static(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *given[9], *rows[9], *array;
+    PyObject *given[10], *rows[10], *array;
     Py_buffer host;
     Static to = {0};
     long long scratch;
     int failed = -1;
-    if (!PyArg_ParseTuple(args, "OnnnnpOOOOOOOOOLnnnn", &array, &to.tokens, &to.most_moves, &to.scored, &to.most_units,
+    if (!PyArg_ParseTuple(args, "OnnnnpOOOOOOOOOOLnnnn", &array, &to.tokens, &to.most_moves, &to.scored, &to.most_units,
                           &to.ordered, &given[0], &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
-                          &given[7], &given[8], &scratch, &to.page, &to.tile, &to.split, &to.first_split)
-        || take_tuples(given, rows, 9) < 0) {
+                          &given[7], &given[8], &given[9], &scratch, &to.page, &to.tile, &to.split, &to.first_split)
+        || take_tuples(given, rows, 10) < 0) {
         return NULL;
     }
     if (take(&host, array, 1, sizeof(Number)) < 0) {
@@ -477,7 +543,8 @@ lay_out_static(PyObject *Py_UNUSED(module), PyObject *args)
     to.words = to.ordered ? to.tokens : (to.tokens + WORD - 1) / WORD;
     if (to.tokens < 1 || (to.ordered && to.tile != 1) || to.tokens > most || to.most_moves < 0 || to.most_moves > most || to.scored < 1
         || to.scored > to.tokens || to.most_units < to.tokens || to.most_units > most || to.page < 1 || to.tile < 1
-        || to.split < 0 || to.first_split < 1 || count > to.tokens || !have_rows(rows, 7, count)
+        || to.split < 0 || to.first_split < 1 || !have_rows(rows, 7, count)
+        || !have_rows(rows + 7, 3, PyTuple_GET_SIZE(rows[7]))
         || (FIELDS + to.words) * to.tokens + 2 * to.most_moves + to.scored + 1 + UNIT * to.most_units != most) {
         fail("rows");
         goto done;
@@ -489,8 +556,7 @@ lay_out_static(PyObject *Py_UNUSED(module), PyObject *args)
     to.first = PyMem_Malloc((size_t)(count + 1) * sizeof(Py_ssize_t));
     to.starts = PyMem_Malloc((size_t)(count + 1) * sizeof(Number));
     to.parents = PyMem_Malloc((size_t)to.tokens * sizeof(Number));
-    to.pages = PyMem_Malloc((size_t)(to.tokens + 1) * sizeof(Number));
-    if (to.first == NULL || to.starts == NULL || to.parents == NULL || to.pages == NULL) {
+    if (to.first == NULL || to.starts == NULL || to.parents == NULL) {
         PyErr_NoMemory();
     }
     else {
@@ -499,11 +565,10 @@ lay_out_static(PyObject *Py_UNUSED(module), PyObject *args)
     PyMem_Free(to.first);
     PyMem_Free(to.starts);
     PyMem_Free(to.parents);
-    PyMem_Free(to.pages);
 done:
     PyBuffer_Release(&host);
 no_host:
-    release(rows, 9);
+    release(rows, 10);
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
@@ -540,7 +605,7 @@ is_sound(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *
 accepted(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *given[3], *taken[3], *path = NULL;
+    PyObject *given[3], *taken[3], *path = NULL, *output = NULL, *found = NULL;
     if (!PyArg_ParseTuple(args, "OOO", &given[0], &given[1], &given[2]) || take_tuples(given, taken, 3) < 0) {
         return NULL;
     }
@@ -550,39 +615,41 @@ accepted(PyObject *Py_UNUSED(module), PyObject *args)
         fail("tokens, parents and picks");
         goto done;
     }
-    if (read_number(taken[2], 0, &wanted) < 0 || (path = PyList_New(0)) == NULL) {
+    if (read_number(taken[2], 0, &wanted) < 0 || (path = PyList_New(0)) == NULL || (output = PyList_New(0)) == NULL
+        || PyList_Append(output, PyTuple_GET_ITEM(taken[2], 0)) < 0) {
         goto done;
     }
     for (Py_ssize_t node = 0; node < size; node++) {
         Number parent, token;
         if (read_number(taken[1], node, &parent) < 0) {
-            goto failed;
+            goto done;
         }
         if (parent != at) {
             continue;
         }
         if (read_number(taken[0], node, &token) < 0) {
-            goto failed;
+            goto done;
         }
         if (token == wanted) {
             PyObject *number = PyLong_FromSsize_t(node);
-            if (number == NULL || PyList_Append(path, number) < 0) {
+            if (number == NULL || PyList_Append(path, number) < 0
+                || PyList_Append(output, PyTuple_GET_ITEM(taken[2], node + 1)) < 0) {
                 Py_XDECREF(number);
-                goto failed;
+                goto done;
             }
             Py_DECREF(number);
             at = node;
             if (read_number(taken[2], node + 1, &wanted) < 0) {
-                goto failed;
+                goto done;
             }
         }
     }
-    goto done;
-failed:
-    Py_CLEAR(path);
+    found = PyTuple_Pack(2, path, output);
 done:
+    Py_XDECREF(path);
+    Py_XDECREF(output);
     release(taken, 3);
-    return path;
+    return found;
 }
 
 /* Item `index` of a tuple, as a floating-point number. */
@@ -609,197 +676,297 @@ compare_ranked(const void *left, const void *right)
     return one->node < other->node ? -1 : 1;
 }
 
-/* Rank the nodes of a tree by their calibrated probabilities: `calibrated_scores` of loop.py, then a stable sort.
-   `calibrated_scores` and `ranked` have room for all nodes. */
-static int
-rank(PyObject *parents, PyObject *scores, double scale, double *calibrated_scores, Ranked *ranked)
+/* The nodes of a draft, the likeliest first. */
+typedef struct {
+    Py_ssize_t size, most; /* nodes, and how many of them may be used */
+    Py_ssize_t next;       /* the next one to be used */
+    Ranked *ranked;        /* [size] */
+    char *is_chosen;       /* [size], by node */
+} Draft;
+
+static void
+release_drafts(Draft *drafts, Py_ssize_t rows)
 {
-    for (Py_ssize_t node = 0; node < PyTuple_GET_SIZE(scores); node++) {
+    for (Py_ssize_t row = 0; drafts != NULL && row < rows; row++) {
+        PyMem_Free(drafts[row].ranked);
+    }
+    PyMem_Free(drafts);
+}
+
+/* Rank the nodes of a tree by their calibrated probabilities: `calibrated_scores` of loop.py, then a stable sort.
+   `worth` and `score` have room for all nodes. */
+static int
+rank(PyObject *parents, PyObject *scores, double scale, double *worth, double *score, Draft *draft)
+{
+    for (Py_ssize_t node = 0; node < draft->size; node++) {
         Number parent;
-        double score, parent_score = 1.0, above = 1.0;
-        if (read_number(parents, node, &parent) < 0 || read_real(scores, node, &score) < 0) {
+        double above = 1.0, parent_score = 1.0;
+        if (read_number(parents, node, &parent) < 0 || read_real(scores, node, score + node) < 0) {
             return -1;
         }
         if (parent < ROOT || parent >= node) {
             return fail("parents");
         }
         if (parent != ROOT) {
-            above = calibrated_scores[parent];
-            if (read_real(scores, (Py_ssize_t)parent, &parent_score) < 0) {
-                return -1;
-            }
+            above = worth[parent], parent_score = score[parent];
         }
-        double share = score < parent_score ? score / parent_score : 1.0; /* given its parent */
-        calibrated_scores[node] = parent_score > 0.0 && score > 0.0 ? above * scale * share : 0.0;
-        ranked[node] = (Ranked){calibrated_scores[node], node};
+        double share = score[node] < parent_score ? score[node] / parent_score : 1.0; /* for its parent */
+        worth[node] = parent_score > 0.0 && score[node] > 0.0 ? above * scale * share : 0.0;
+        draft->ranked[node] = (Ranked){worth[node], node};
     }
-    qsort(ranked, (size_t)PyTuple_GET_SIZE(scores), sizeof(Ranked), compare_ranked);
+    qsort(draft->ranked, (size_t)draft->size, sizeof(Ranked), compare_ranked);
     return 0;
 }
 
-/* A draft: parents, scores, the factor for them, and how many of its nodes may be used. */
-typedef struct {
-    PyObject *taken[2]; /* tuples of parents and scores */
-    double scale;
-    Py_ssize_t size, most;
-    Ranked *ranked; /* [size], the likeliest first */
-} Draft;
-
-static void
-release_draft(Draft *draft)
-{
-    release(draft->taken, 2);
-    PyMem_Free(draft->ranked);
-}
-
-/* Read a draft and rank its nodes. Returns -1 with an error set, and then there is nothing to release. */
+/* Read a draft: its parents and scores, the factor for these, and how many of its nodes may be used; rank its nodes. */
 static int
 take_draft(PyObject *given, Draft *draft)
 {
-    PyObject *parts[2];
-    *draft = (Draft){0};
+    PyObject *parts[2], *taken[2];
+    double scale;
     if (!PyTuple_Check(given)) { /* PyArg_ParseTuple raises SystemError */
         PyErr_Format(PyExc_TypeError, "a draft is a tuple of parents, scores, scale and size, not %.100s",
                      Py_TYPE(given)->tp_name);
         return -1;
     }
-    if (!PyArg_ParseTuple(given, "OOdn", &parts[0], &parts[1], &draft->scale, &draft->most)
-        || take_tuples(parts, draft->taken, 2) < 0) {
+    if (!PyArg_ParseTuple(given, "OOdn", &parts[0], &parts[1], &scale, &draft->most)
+        || take_tuples(parts, taken, 2) < 0) {
         return -1;
     }
-    draft->size = PyTuple_GET_SIZE(draft->taken[0]);
-    double *calibrated_scores = PyMem_Malloc((size_t)(draft->size + 1) * sizeof(double));
-    draft->ranked = PyMem_Malloc((size_t)(draft->size + 1) * sizeof(Ranked));
+    const size_t size = (size_t)PyTuple_GET_SIZE(taken[0]);
+    double *numbers = PyMem_Malloc((2 * size + 1) * sizeof(double));
+    draft->size = (Py_ssize_t)size;
+    draft->ranked = PyMem_Malloc((size + 1) * (sizeof(Ranked) + 1));
     int failed = -1;
-    if (calibrated_scores == NULL || draft->ranked == NULL) {
+    if (numbers == NULL || draft->ranked == NULL) {
         PyErr_NoMemory();
     }
-    else if (PyTuple_GET_SIZE(draft->taken[1]) != draft->size || draft->most < 0 || draft->most > draft->size) {
+    else if (PyTuple_GET_SIZE(taken[1]) != draft->size || draft->most < 0 || draft->most > draft->size) {
         fail("parents, scores and sizes");
     }
     else {
-        failed = rank(draft->taken[0], draft->taken[1], draft->scale, calibrated_scores, draft->ranked);
+        draft->is_chosen = memset(draft->ranked + size + 1, 0, size);
+        failed = rank(taken[0], taken[1], scale, numbers, numbers + size, draft);
     }
-    PyMem_Free(calibrated_scores);
-    if (failed) {
-        release_draft(draft);
-    }
+    PyMem_Free(numbers);
+    release(taken, 2);
     return failed;
 }
 
-/* A node of one of several drafts. */
-typedef struct {
-    double worth;
-    Py_ssize_t row, node;
-} Candidate;
-
-/* The most likely candidate first, ties by row and in stored order. */
-static int
-compare_candidates(const void *left, const void *right)
+/* Read the drafts of all rows, of which some may be None. NULL with an error set. */
+static Draft *
+take_drafts(PyObject *given)
 {
-    const Candidate *one = left, *other = right;
-    if (one->worth != other->worth) {
-        return one->worth > other->worth ? -1 : 1;
-    }
-    if (one->row != other->row) {
-        return one->row < other->row ? -1 : 1;
-    }
-    return one->node < other->node ? -1 : 1;
-}
-
-/* The usable nodes of all drafts, the likeliest first; their number in `count`. NULL with an error set. */
-static Candidate *
-rank_all(PyObject *drafts, Py_ssize_t *count)
-{
-    Candidate *all = PyMem_Malloc(sizeof(Candidate));
-    *count = 0;
-    for (Py_ssize_t row = 0; all != NULL && row < PyTuple_GET_SIZE(drafts); row++) {
-        Draft draft;
-        if (PyTuple_GET_ITEM(drafts, row) == Py_None) {
-            continue;
-        }
-        if (take_draft(PyTuple_GET_ITEM(drafts, row), &draft) < 0) {
-            PyMem_Free(all);
-            return NULL;
-        }
-        Candidate *more = PyMem_Realloc(all, (size_t)(*count + draft.most + 1) * sizeof(Candidate));
-        if (more == NULL) {
-            PyMem_Free(all);
-        }
-        for (Py_ssize_t place = 0; more != NULL && place < draft.most; place++) {
-            more[(*count)++] = (Candidate){draft.ranked[place].worth, row, draft.ranked[place].node};
-        }
-        all = more;
-        release_draft(&draft);
-    }
-    if (all == NULL) {
+    const Py_ssize_t rows = PyTuple_GET_SIZE(given);
+    Draft *drafts = PyMem_Calloc((size_t)rows + 1, sizeof(Draft));
+    if (drafts == NULL) {
         PyErr_NoMemory();
         return NULL;
     }
-    qsort(all, (size_t)*count, sizeof(Candidate), compare_candidates);
-    return all;
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        PyObject *draft = PyTuple_GET_ITEM(given, row);
+        if (draft != Py_None && take_draft(draft, drafts + row) < 0) {
+            release_drafts(drafts, rows);
+            return NULL;
+        }
+    }
+    return drafts;
 }
 
-/* How many candidates pay, by the costs of a pass with 0, 1, ... nodes; -1 with an error set. */
-static Py_ssize_t
-choose_count(const Candidate *all, Py_ssize_t count, PyObject *costs, double rows, double allowed)
+/* Whether the next node of one draft precedes that of another: the likeliest first, ties by row. */
+static int
+precedes(const Draft *drafts, Py_ssize_t one, Py_ssize_t other)
 {
-    double cost, expected = rows, best;
-    Py_ssize_t chosen = 0;
-    if (PyTuple_GET_SIZE(costs) < 1) {
-        return fail("costs and drafts");
+    const double left = drafts[one].ranked[drafts[one].next].worth;
+    const double right = drafts[other].ranked[drafts[other].next].worth;
+    return left > right || (left == right && one < other);
+}
+
+/* Let the row at `place` sink in a heap of rows, whose first one has the likeliest next node. */
+static void
+sink(const Draft *drafts, Py_ssize_t *heap, Py_ssize_t count, Py_ssize_t place)
+{
+    for (Py_ssize_t child; (child = 2 * place + 1) < count; place = child) {
+        if (child + 1 < count && precedes(drafts, heap[child + 1], heap[child])) {
+            child++;
+        }
+        if (!precedes(drafts, heap[child], heap[place])) {
+            return;
+        }
+        const Py_ssize_t row = heap[place];
+        heap[place] = heap[child], heap[child] = row;
     }
+}
+
+/* How many nodes of all drafts pay, by the costs of a pass with 0, 1, ... nodes; `order`: the rows of as many nodes, the
+   likeliest first. Returns -1 with an error set. `heap` has room for all rows, `order` for all costs. */
+static Py_ssize_t
+choose_count(Draft *drafts, Py_ssize_t rows, PyObject *costs, double allowed, Py_ssize_t *heap, Py_ssize_t *order)
+{
+    double cost, expected = (double)rows, best;
+    Py_ssize_t chosen = 0, count = 0;
     if (read_real(costs, 0, &cost) < 0) {
         return -1;
     }
-    best = rows / cost;
-    for (Py_ssize_t n = 1; n <= count && n < PyTuple_GET_SIZE(costs); n++) {
+    best = expected / cost;
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        if (drafts[row].most > 0) {
+            heap[count++] = row;
+        }
+    }
+    for (Py_ssize_t place = count / 2; place-- > 0;) {
+        sink(drafts, heap, count, place);
+    }
+    for (Py_ssize_t n = 1; count > 0 && n < PyTuple_GET_SIZE(costs); n++) {
+        Draft *draft = drafts + heap[0];
         if (read_real(costs, n, &cost) < 0) {
             return -1;
         }
-        expected += all[n - 1].worth;
-        if (expected / cost > best && rows * (cost - 1.0) <= allowed) {
+        order[n - 1] = heap[0];
+        expected += draft->ranked[draft->next++].worth;
+        if (expected / cost > best && (double)rows * (cost - 1.0) <= allowed) {
             best = expected / cost, chosen = n;
         }
+        if (draft->next == draft->most) {
+            heap[0] = heap[--count];
+        }
+        sink(drafts, heap, count, 0);
     }
     return chosen;
+}
+
+/* The chosen nodes of a draft, in stored order. */
+static PyObject *
+list_chosen(const Draft *draft)
+{
+    PyObject *nodes = PyList_New(0);
+    for (Py_ssize_t node = 0; nodes != NULL && node < draft->size; node++) {
+        if (draft->is_chosen[node]) {
+            PyObject *number = PyLong_FromSsize_t(node);
+            if (number == NULL || PyList_Append(nodes, number) < 0) {
+                Py_CLEAR(nodes);
+            }
+            Py_XDECREF(number);
+        }
+    }
+    return nodes;
 }
 
 static PyObject *
 fit_shared(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *given[2], *taken[2], *orders = NULL, *found = NULL;
+    PyObject *given[2], *taken[2], *chosen = NULL, *found = NULL;
     double allowed;
-    Py_ssize_t count, chosen;
     if (!PyArg_ParseTuple(args, "OOd", &given[0], &given[1], &allowed) || take_tuples(given, taken, 2) < 0) {
         return NULL;
     }
-    const Py_ssize_t rows = PyTuple_GET_SIZE(taken[0]);
-    Candidate *all = rank_all(taken[0], &count);
-    if (all == NULL || (chosen = choose_count(all, count, taken[1], (double)rows, allowed)) < 0
-        || (orders = PyList_New(rows)) == NULL) {
+    const Py_ssize_t rows = PyTuple_GET_SIZE(taken[0]), sizes = PyTuple_GET_SIZE(taken[1]);
+    Draft *drafts = take_drafts(taken[0]);
+    Py_ssize_t *heap = PyMem_Malloc((size_t)(rows + sizes + 1) * sizeof(Py_ssize_t)), *order;
+    if (drafts == NULL || heap == NULL) {
+        if (!PyErr_Occurred()) {
+            PyErr_NoMemory();
+        }
+        goto done;
+    }
+    if (sizes < 1) {
+        fail("costs and drafts");
+        goto done;
+    }
+    order = heap + rows;
+    const Py_ssize_t count = choose_count(drafts, rows, taken[1], allowed, heap, order);
+    if (count < 0 || (chosen = PyList_New(rows)) == NULL) {
         goto done;
     }
     for (Py_ssize_t row = 0; row < rows; row++) {
-        PyObject *order = PyList_New(0);
-        if (order == NULL) {
+        drafts[row].next = 0;
+    }
+    for (Py_ssize_t n = 0; n < count; n++) {
+        Draft *draft = drafts + order[n];
+        draft->is_chosen[draft->ranked[draft->next++].node] = 1;
+    }
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        PyObject *nodes = list_chosen(drafts + row);
+        if (nodes == NULL) {
             goto done;
         }
-        PyList_SET_ITEM(orders, row, order);
+        PyList_SET_ITEM(chosen, row, nodes);
     }
-    for (Py_ssize_t place = 0; place < chosen; place++) {
-        PyObject *node = PyLong_FromSsize_t(all[place].node);
-        if (node == NULL || PyList_Append(PyList_GET_ITEM(orders, all[place].row), node) < 0) {
-            Py_XDECREF(node);
-            goto done;
-        }
-        Py_DECREF(node);
-    }
-    found = Py_BuildValue("nO", chosen, orders);
+    found = Py_BuildValue("nO", count, chosen);
 done:
-    Py_XDECREF(orders);
-    PyMem_Free(all);
+    Py_XDECREF(chosen);
+    PyMem_Free(heap);
+    release_drafts(drafts, rows);
     release(taken, 2);
+    return found;
+}
+
+/* The items of a list that these places name. */
+static PyObject *
+pick_items(PyObject *items, const Number *places, Py_ssize_t count)
+{
+    PyObject *picked = PyList_New(count);
+    for (Py_ssize_t i = 0; picked != NULL && i < count; i++) {
+        PyList_SET_ITEM(picked, i, Py_NewRef(PyTuple_GET_ITEM(items, (Py_ssize_t)places[i])));
+    }
+    return picked;
+}
+
+static PyObject *
+in_order(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *given[5], *taken[5], *parents = NULL, *found = NULL;
+    if (!PyArg_ParseTuple(args, "OOOOO", &given[0], &given[1], &given[2], &given[3], &given[4])
+        || take_tuples(given, taken, 5) < 0) {
+        return NULL;
+    }
+    const Py_ssize_t count = PyTuple_GET_SIZE(taken[4]);
+    Py_ssize_t size = PyTuple_GET_SIZE(taken[0]); /* the first nodes, of which everything is known */
+    while (!have_rows(taken, 4, size)) {
+        size--;
+    }
+    Number *nodes = PyMem_Malloc((size_t)(size + count + 1) * sizeof(Number)), *places;
+    if (nodes == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    places = nodes + count; /* by node */
+    for (Py_ssize_t node = 0; node < size; node++) {
+        places[node] = ROOT;
+    }
+    parents = PyList_New(count);
+    for (Py_ssize_t place = 0; parents != NULL && place < count; place++) {
+        Number parent, above = ROOT;
+        PyObject *number = NULL;
+        if (read_number(taken[4], place, nodes + place) < 0) {
+            Py_CLEAR(parents);
+            break;
+        }
+        if (nodes[place] < 0 || nodes[place] >= size) {
+            fail("nodes");
+        }
+        else if (read_number(taken[1], (Py_ssize_t)nodes[place], &parent) == 0) {
+            if (parent != ROOT && (parent < 0 || parent >= size || (above = places[parent]) == ROOT)) {
+                fail("nodes and parents");
+            }
+            else {
+                places[nodes[place]] = place;
+                number = PyLong_FromLongLong(above);
+            }
+        }
+        if (number == NULL) {
+            Py_CLEAR(parents);
+            break;
+        }
+        PyList_SET_ITEM(parents, place, number);
+    }
+    if (parents != NULL) {
+        found = Py_BuildValue("NNNN", pick_items(taken[0], nodes, count), parents, pick_items(taken[2], nodes, count),
+                              pick_items(taken[3], nodes, count));
+    }
+done:
+    PyMem_Free(nodes);
+    release(taken, 5);
     return found;
 }
 
@@ -877,13 +1044,15 @@ done:
 PyDoc_STRVAR(is_sound_doc, "is_sound(tokens, parents, vocab_size)\n\n"
                            "Whether parents come first, siblings differ and tokens are ids; False where it cannot tell.");
 PyDoc_STRVAR(accepted_doc, "accepted(tokens, parents, picked)\n\n"
-                           "The accepted nodes, where the target's token is known after the root and every node.");
+                           "The accepted nodes and the output's tokens, where the target's is known after each node.");
 PyDoc_STRVAR(lay_out_doc, "lay_out(starts, uncached, tokens, parents, packed, visible, mask, lowest)\n\n"
                           "Fills the arrays of passes.Pass; a mask's items are 0 or have the bits of `lowest`.");
 PyDoc_STRVAR(lay_out_static_doc, "lay_out_static(host, tokens, moves, scored, units, ordered, ...)\n\n"
                                  "Fills the array of a static pass: static.layout.lay_out.");
 PyDoc_STRVAR(fit_shared_doc, "fit_shared(drafts, costs, allowed)\n\n"
-                             "How many nodes of all drafts together pay, and which of each, by their probability.");
+                             "How many nodes of all drafts together pay, and which of each, in stored order.");
+PyDoc_STRVAR(in_order_doc, "in_order(tokens, parents, scores, origins, order)\n\n"
+                           "Those of the subtree of these nodes, in this order.");
 PyDoc_STRVAR(record_doc, "record(parents, scores, path, decay, expected, right)\n\n"
                          "`expected` and `right` after a pass that accepted `path`.");
 
@@ -893,6 +1062,7 @@ static PyMethodDef methods[] = {
     {"lay_out", lay_out, METH_VARARGS, lay_out_doc},
     {"lay_out_static", lay_out_static, METH_VARARGS, lay_out_static_doc},
     {"fit_shared", fit_shared, METH_VARARGS, fit_shared_doc},
+    {"in_order", in_order, METH_VARARGS, in_order_doc},
     {"record", record, METH_VARARGS, record_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -8,8 +8,9 @@ from copyspec.tree import COMPILED, ROOT, DraftTree
 from copyspec.verification.picking import Picks
 
 
-def _accepted(tokens: Sequence[int], parents: Sequence[int], picked: Sequence[int]) -> list[int]:
-    """The accepted nodes, root to leaf, given the target's token after the root and after each node, [1 + m].
+def _accepted(tokens: Sequence[int], parents: Sequence[int], picked: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The accepted nodes, root to leaf, and the tokens that join the output, one more, given the target's token after
+    the root and after each node, [1 + m].
 
     `tokens` and `parents` are those of the tree, [m]. Equivalent to `walk`, in one scan over the nodes, since children
     come after their parents.
@@ -20,12 +21,10 @@ def _accepted(tokens: Sequence[int], parents: Sequence[int], picked: Sequence[in
         if parent == at and token == wanted:
             path.append(node)
             at, wanted = node, picked[node + 1]
-    return path
+    return path, [picked[node + 1] for node in (ROOT, *path)]
 
 
-accepted: Callable[[Sequence[int], Sequence[int], Sequence[int]], list[int]] = (
-    _accepted if COMPILED is None else COMPILED.accepted
-)
+accepted = _accepted if COMPILED is None else COMPILED.accepted
 
 
 def walk(tree: DraftTree, picks: Picks, emit: Callable[[int, int], bool]) -> list[int]:

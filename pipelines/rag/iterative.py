@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from copyspec.common.checks import check_retriever, check_type, shown
 from copyspec.engine.asking.call_options import CallOptions, check_options
 from copyspec.engine.running.assembly import Assembly
-from copyspec.options import DraftOptions
 from copyspec.retrievers import Hit, Retriever, Scheduler, Search, SpeculationStats, SpeculativeRetriever
 
 from ..models import chat_option, engine_of
@@ -137,7 +136,7 @@ class IterativeRAG:
     def _task(self, prompt: str, options: CallOptions) -> Strides:
         copies, speculation = options.drafts, self.speculation
         if speculation is not None and speculation.reuse and not copies:
-            options = replace(options, drafter="auto", max_draft_nodes=DraftOptions().max_nodes)
+            options = replace(options, drafter="auto", max_draft_nodes=None)
         task = Strides(self.engine, prompt, options, self.layout, self._documents, self.retriever.guess)
         task.copies = copies
         if speculation is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,12 +26,13 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def shown(arguments: list[str], columns: int = 80) -> tuple[int, bytes, str]:
-    """Return the exit code, stdout, and what a terminal at stderr receives."""
+def shown(arguments: list[str], columns: int = 80, *, all_on_terminal: bool = False) -> tuple[int, bytes, str]:
+    """Return the exit code, stdout, and what a terminal at stderr receives, and at stdout if `all_on_terminal`."""
     terminal, inner = pty.openpty()
     environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
     command = [sys.executable, "-c", PROGRAM, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=inner, cwd=ROOT, env=environment) as process:
+    stdout = inner if all_on_terminal else subprocess.PIPE
+    with subprocess.Popen(command, stdout=stdout, stderr=inner, cwd=ROOT, env=environment) as process:
         os.close(inner)
         seen = b""
         while True:
@@ -41,8 +43,7 @@ def shown(arguments: list[str], columns: int = 80) -> tuple[int, bytes, str]:
             if not piece:
                 break
             seen += piece
-        assert process.stdout is not None
-        out = process.stdout.read()
+        out = process.stdout.read() if process.stdout is not None else b""
         code = process.wait(60)
     os.close(terminal)
     return code, out, seen.decode()
@@ -70,3 +71,13 @@ def test_no_bar_where_nobody_looks(file: Path) -> None:
     )
     assert done.stdout == file.read_bytes().replace(b"goed", b"went")
     assert done.stderr == b"1 file: 1 changed, 5 edits in 5 of 5 segments\n"
+
+
+def test_a_diff_beside_the_bar_is_not_wrapped(tmp_path: Path) -> None:
+    line = "He goed " + "a long way " * 12 + "home."
+    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for path in files:
+        path.write_text(line + "\n")
+    code, _, seen = shown(["gec", "--diff", *map(str, files)], all_on_terminal=True)
+    lines = [re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", part) for part in seen.replace("\r", "\n").split("\n")]
+    assert code == 1 and lines.count("-" + line) == lines.count("+" + line.replace("goed", "went")) == 2

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from copyspec.budget import Budget
 from copyspec.decoding.controller import LOSS_PER_TOKEN, MAX_IDLE_SHARE, DraftController, _record
 from copyspec.decoding.loop import PROBE_NODES, _fit_shared, calibrated_scores, fit
 from copyspec.decoding.stats import Stats
-from copyspec.tree import COMPILED, EMPTY, ROOT, DraftTree
+from copyspec.tree import COMPILED, EMPTY, ROOT, DraftTree, _in_order
 
 
 @given(
@@ -177,6 +178,19 @@ def test_record_in_c_equals_python(draft: tuple[list[int], list[float]], rng: ra
             at = node
     arguments = parents, scores, path, 0.9, 4.0, 3.5
     assert COMPILED.record(*arguments) == _record(*arguments)
+
+
+@pytest.mark.skipif(COMPILED is None, reason="compares the compiled functions")
+@given(drafts(), st.randoms(use_true_random=False))
+def test_subtrees_in_c_equal_python(draft: tuple[list[int], list[float]], rng: random.Random) -> None:
+    assert COMPILED is not None
+    parents, scores = draft
+    order = list[int]()
+    for node, parent in enumerate(parents):
+        if (parent == ROOT or parent in order) and rng.random() < 0.7:
+            order.insert(rng.randint(order.index(parent) + 1 if parent in order else 0, len(order)), node)
+    arguments: Any = list(range(len(parents))), parents, list(map(str, scores)), [None] * len(parents), order
+    assert COMPILED.in_order(*arguments) == _in_order(*arguments)
 
 
 @pytest.mark.skipif(COMPILED is None, reason="compares the compiled functions")

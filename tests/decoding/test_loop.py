@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
 
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
-from copyspec.decoding.requests import Finish, Request
+from copyspec.decoding.requests import CANCELLED, Finish, Request
 from copyspec.decoding.stats import Stats
-from copyspec.options import DraftOptions, SamplingOptions
+from copyspec.options import MOST_NODES, START_NODES, DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.tree import ROOT, DraftTree
 from tests.helpers.fakes import FakeSession, FakeTarget, ScriptedDrafter
@@ -429,3 +430,70 @@ def test_prompts_are_read_in_pieces_beside_other_rows(
     assert_equal(found, expected)
     for outcome in found:
         assert outcome.stats is not None and outcome.stats.num_output_tokens == len(outcome.tokens)
+        assert outcome.stats.num_passes <= len(outcome.tokens), "a pass that reads a part of a prompt is not counted"
+
+
+class Leaver:
+    """An owner that leaves once the target has made so many passes."""
+
+    def __init__(self, target: FakeTarget, passes: int) -> None:
+        self._target, self._passes = target, passes
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._target.sessions[0].calls >= self._passes
+
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+
+@pytest.mark.parametrize("lengths", [(300, 3), (3, 300), (300, 300)])
+@pytest.mark.parametrize("left", [1, 4])
+def test_a_prompt_is_not_read_on_for_a_caller_that_has_left(
+    lengths: tuple[int, int], left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeSession, "most_tokens", 20)
+    target = FakeTarget(VOCAB)
+    requests = [Request([1] * length, 9, SamplingOptions(), owner=Leaver(target, left)) for length in lengths]
+    steps = [output for step in decode(target, requests, DecodeSettings(batch_size=2)) for output in step]
+    ends = [output.row for output in steps if output.finish == Finish("stop", CANCELLED)]
+    assert sorted(ends) == [0, 1] and not any(output.tokens for output in steps if lengths[output.row] == 300)
+    assert target.sessions[0].calls <= left + 1
+
+
+def test_drafts_grow_while_they_are_right_and_shrink_at_once() -> None:
+    target, asked, right = FakeTarget(VOCAB), list[int](), list[int]()
+    script = greedy_reference(target, [7], 5_000, frozenset())
+
+    class Copying(ScriptedDrafter):
+        def propose(self, budget: Budget) -> DraftTree:
+            asked.append(budget.max_nodes)
+            chain = self.script[len(self.output) :][: budget.max_nodes]
+            if len(asked) == 7:
+                chain[5] = (chain[5] + 1) % VOCAB
+            return DraftTree.of_chain(chain, 0.9999)
+
+        def accept(self, tokens: Sequence[int]) -> None:
+            super().accept(tokens)
+            right.append(len(tokens) - 1)
+
+    request = Request([7], 5_000, SamplingOptions(), frozenset(), [], lambda: Copying(script, VOCAB, 1.0))
+    ticks = count()
+    steps = list(decode(target, [request], DecodeSettings(), CostModel(lambda: 1e-3 * next(ticks), slope=0.0)))
+    assert [token for (output,) in steps for token in output.tokens] == script
+    assert asked[:7] == [START_NODES, 128, 256, 512, MOST_NODES, MOST_NODES, MOST_NODES]
+    assert right[6] == 5 and asked[7:9] == [START_NODES, 128], "after a wrong draft it begins anew"
+
+
+def test_a_number_of_draft_nodes_is_kept_to() -> None:
+    target, asked = FakeTarget(VOCAB), set[int]()
+    script = greedy_reference(target, [7], 300, frozenset())
+
+    class Copying(ScriptedDrafter):
+        def propose(self, budget: Budget) -> DraftTree:
+            asked.add(budget.max_nodes)
+            return DraftTree.of_chain(self.script[len(self.output) :][: budget.max_nodes], 0.9999)
+
+    request = Request([7], 300, SamplingOptions(), frozenset(), [], lambda: Copying(script, VOCAB, 1.0))
+    list(decode(target, [request], DecodeSettings(DraftOptions(40))))
+    assert asked == {40}

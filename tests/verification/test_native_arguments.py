@@ -21,6 +21,7 @@ GOOD: dict[str, tuple[Any, ...]] = {
     "is_sound": ((1, 2), (-1, 0), 10),
     "accepted": ((1, 2), (-1, 0), (1, 2, 3)),
     "fit_shared": ([((-1, 0), (0.5, 0.2), 1.0, 2), None], (1.0, 1.1, 1.2), 1.5),
+    "in_order": ((1, 2), (-1, 0), (0.5, 0.2), (None, None), (0, 1)),
     "record": ((-1, 0), (0.5, 0.2), (0,), 0.9, 1.0, 1.0),
 }
 
@@ -98,7 +99,7 @@ def test_one_wrong_argument_of_a_layout() -> None:
     good = ([1], [(5,)], [(1, 2)], [(-1, 0)], packed, visible, None, 0)
     shape = Shape(8, 8, 30)
     host = np.zeros(sum(shape.parts), dtype=np.int64)
-    rows = ([63], [0], [(3, 4)], [(5,)], [(1, 2)], [(-1, 0)], [3], [5], [6])
+    rows = ([63], [0], [(3, 4)], [(5,)], [(1, 2)], [(-1, 0)], [3], [(3, 4)], [(1,)], [62])
     static = (host, 8, 8, 8, 30, False, *rows, 1, PAGE, 4, 0, SPLIT)
     for name, arguments in (("lay_out", good), ("lay_out_static", static)):
         FUNCTIONS[name](*arguments)

@@ -160,8 +160,9 @@ class CallOptions:
     datastore: TokenStore | Sequence[TokenStore] | None = None
     """An open `copyspec.retrievers.Datastore` built with the model's tokenizer, or several: continuations found there
     for the output's last tokens are drafted beside the copies (REST; [datastores](retrieval.md#drafting-from-it))."""
-    max_draft_nodes: int = 32
-    """Maximum number of draft tokens verified in one forward pass; 0 decodes plainly. Default: 32."""
+    max_draft_nodes: int | None = None
+    """Maximum number of draft tokens verified in one forward pass; 0 decodes plainly. None, the default: as many as pay
+    by what passes were measured to take, up to 1,024 while long copies are right; 32 with a `rule`."""
     rule: Rule | None = None
     """Another way to choose tokens, from `copyspec.literature`: [acceptance rules](concepts.md#other-rules),
     [contrastive decoding](survey.md#contrast). None, the default, gives exactly the model's own tokens."""
@@ -337,10 +338,11 @@ class CallOptions:
             raise ValueError(
                 f"logprobs={self.logprobs} works with the default rule only, but rule={self.rule!r} is given"
             )
-        draft = DraftOptions(max_nodes=self.max_draft_nodes, adaptive=not steady)
+        most = UNMEASURED_NODES if steady and self.max_draft_nodes is None else self.max_draft_nodes
+        draft = DraftOptions(most, adaptive=not steady)
         return {
             "draft": replace(draft, max_nodes=0) if name == "none" else draft,
-            "drafts": name != "none" and draft.max_nodes > 0,
+            "drafts": name != "none" and draft.max_nodes != 0,
             "own_drafters": own,
             "copies": name in ("auto", "copy"),
             "draft_models": models if asks_models else (),
@@ -392,6 +394,8 @@ _DERIVED: Sequence[tuple[Callable[[CallOptions], Mapping[str, object]], Set[str]
 )
 """The functions that derive attributes, in this order, and the options that each depends on. Most calls give few
 options: functions that depend on none of those run once for all calls."""
+
+UNMEASURED_NODES = 32  # draft nodes of a pass where measured costs must not decide
 
 _COUNTS = range(1, 1 << 31)  # ints that need no check as numbers of tokens
 _PLAIN = (bool, int, float, str)  # types that `plain_value` leaves as they are

@@ -116,7 +116,8 @@ class GenerateOptions(TypedDict, total=False):
     """An open `copyspec.retrievers.Datastore` built with the model's tokenizer, or several: continuations found there
     for the output's last tokens are drafted beside the copies (REST; datastores)."""
     max_draft_nodes: int | None
-    """Maximum number of draft tokens verified in one forward pass; 0 decodes plainly. Default: 32."""
+    """Maximum number of draft tokens verified in one forward pass; 0 decodes plainly. None, the default: as many as pay
+    by what passes were measured to take, up to 1,024 while long copies are right; 32 with a `rule`."""
     rule: Rule | None
     """Another way to choose tokens, from `copyspec.literature`: acceptance rules,
     contrastive decoding. None, the default, gives exactly the model's own tokens."""

@@ -17,6 +17,7 @@ beyond those of the pass are of the pool's scratch row, whose page nobody reads.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -73,16 +74,20 @@ class Shape(NamedTuple):
         return cls(tokens, scored, max(2 * tokens + SPLIT, tokens * -(-most_slots // EXACT_SPLIT)), ordered)
 
 
-class RowPlan(NamedTuple):
-    """One row of a pass."""
+@dataclass(slots=True, eq=False)
+class PagedRow:
+    """A row and its pages."""
 
-    start: int  # cached tokens
-    number: int  # in the pool's table
-    pages: Sequence[int]  # that of its first uncached token, and those behind
+    number: int = -1  # in the pool's table; -1: none yet
+    pages: list[int] = field(default_factory=list)
+    path: Sequence[int] = ()
+    """Accepted nodes of the row's last tree that are still in that tree's slots; the next pass moves them first."""
+    first_slot: int = 0  # the slot of the first node of that tree
 
-
-SlotMove = tuple[int, int]
-"""Source and target slot of an accepted node whose key and value must move."""
+    def moves(self) -> list[tuple[int, int]]:
+        """Slots of accepted nodes that must move, and where to."""
+        first = self.first_slot
+        return [(first + node, first + place) for place, node in enumerate(self.path) if node != place]
 
 
 def place_of(pages: Sequence[int], slot: int) -> int:
@@ -93,23 +98,25 @@ def place_of(pages: Sequence[int], slot: int) -> int:
 def lay_out(
     host: npt.NDArray[np.int64],
     shape: Shape,
-    rows: Sequence[RowPlan],
+    starts: Sequence[int],
+    rows: Sequence[PagedRow],
     uncached: Sequence[Sequence[int]],
     trees: Sequence[DraftTree],
-    moves: Sequence[tuple[int, int]],
     scored: Sequence[int],
+    moved: Sequence[PagedRow],
     scratch: int,
     tile: int,
     split: int = 0,
 ) -> None:
-    """Fill `host` for these rows.
+    """Fill `host` for these rows, of which some may have no tokens in this pass.
 
-    `moves`: places, at most `shape.moves`; `scored`: how many last tokens of each row are scored, all tokens if
-    `shape.scored` is T; `scratch`: number of the scratch row; `tile`: tokens that a unit has at most; `split`: slots
-    that it has at most, 0: as few as partial results allow.
+    `starts`: cached tokens of each row; `scored`: how many last tokens of each row are scored, all tokens if
+    `shape.scored` is T; `moved`: rows whose accepted nodes are moved, at most `shape.moves` in all; `scratch`: number
+    of the scratch row; `tile`: tokens that a unit has at most; `split`: slots that it has at most, 0: as few as partial
+    results allow.
     """
     if COMPILED is None:
-        _lay_out(host, shape, rows, uncached, trees, moves, scored, scratch, tile, split)
+        _lay_out(host, shape, starts, rows, uncached, trees, scored, moved, scratch, tile, split)
         return
     COMPILED.lay_out_static(
         host,
@@ -118,15 +125,16 @@ def lay_out(
         shape.scored,
         shape.units,
         shape.ordered,
-        [row.start for row in rows],
+        starts,
         [row.number for row in rows],
         [row.pages for row in rows],
         uncached,
         [tree.tokens for tree in trees],
         [tree.parents for tree in trees],
         scored,
-        [source for source, _ in moves],
-        [target for _, target in moves],
+        [row.pages for row in moved],
+        [row.path for row in moved],
+        [row.first_slot for row in moved],
         scratch,
         PAGE,
         tile,
@@ -138,32 +146,34 @@ def lay_out(
 def _lay_out(
     host: npt.NDArray[np.int64],
     shape: Shape,
-    rows: Sequence[RowPlan],
+    starts: Sequence[int],
+    rows: Sequence[PagedRow],
     uncached: Sequence[Sequence[int]],
     trees: Sequence[DraftTree],
-    moves: Sequence[tuple[int, int]],
     scored: Sequence[int],
+    moved: Sequence[PagedRow],
     scratch: int,
     tile: int,
     split: int = 0,
 ) -> None:
     """The Python version of `lay_out_static` in `native/trees.c`."""
-    fields, moved, wanted, units = split_parts(host, shape)
+    fields, moves, wanted, units = split_parts(host, shape)
     fields[:] = 0
     fields[ROW] = scratch
-    moved[:] = 0
-    moved[:, : len(moves)] = np.array(moves, np.int64).reshape(-1, 2).T
+    moves[:] = 0
+    slots = [(row.pages, source, target) for row in moved for source, target in row.moves()]
+    for move, (pages, source, target) in enumerate(slots):
+        moves[:, move] = place_of(pages, source), place_of(pages, target)
     tiles: list[tuple[int, int, int]] = []  # first token, tokens, slots
     places: list[int] = []  # of the scored tokens
     first = 0
-    for row, ids, tree, count in zip(rows, uncached, trees, scored, strict=True):
-        length, start = len(ids), row.start
+    for row, start, ids, tree, count in zip(rows, starts, uncached, trees, scored, strict=True):
+        length = len(ids)
         last, end = first + length + len(tree.tokens), start + length
         own = fields[:, first:last]
-        slots = np.arange(start, start + last - first)
         own[TOKEN, :length], own[TOKEN, length:] = ids, tree.tokens
-        own[POSITION, :length] = slots[:length]
-        own[PLACE] = np.asarray(row.pages)[slots // PAGE - start // PAGE] * PAGE + slots % PAGE
+        own[POSITION, :length] = range(start, end)
+        own[PLACE] = [place_of(row.pages, slot) for slot in range(start, start + last - first)]
         own[TREE], own[NODE], own[ROW] = end, first + length, row.number
         if len(tree.tokens):
             paths = [path_to(tree.parents, node) for node in range(len(tree.tokens))]

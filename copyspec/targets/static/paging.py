@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from copyspec.common.sequences import common_prefix
-from copyspec.targets.static.layout import RowPlan, SlotMove, place_of
+from copyspec.targets.static.layout import PagedRow
 from copyspec.targets.static.settings import PAGE
 
 if TYPE_CHECKING:
@@ -15,25 +15,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class StaticRow:
+class StaticRow(PagedRow):
     """A row of a session."""
 
-    reserved: int  # slots that are reserved for it
-    number: int = -1  # in the pool's table; -1: none yet
-    pages: list[int] = field(default_factory=list)
+    reserved: int = 0  # slots that are reserved for it
     length: int = 0  # cached tokens
+    writable: int = 0  # slots before this one are on pages that it has, and from `length` on may write to
     prefix: list[int] = field(default_factory=list)  # the first of these tokens, as far as they are known
-    moves: list[SlotMove] = field(default_factory=list)
-    """Accepted nodes that are still in their tree's slots; the next pass moves them first."""
-
-    def plan(self, start: int, length: int) -> RowPlan:
-        """The row in a pass that adds so many tokens to its first `start`."""
-        return RowPlan(start, self.number, self.pages[start // PAGE : -(-(start + length) // PAGE)])
-
-    def take_moves(self) -> list[tuple[int, int]]:
-        """The moves as places of the pool, which the row forgets."""
-        moves, self.moves = self.moves, []
-        return [(place_of(self.pages, source), place_of(self.pages, target)) for source, target in moves]
 
     def missing(self, pool: PagePool, start: int, stop: int) -> int:
         """How many pages the row must take to write to slots start .. stop - 1."""
@@ -56,6 +44,7 @@ class StaticRow:
         self.pages += pool.take(max(0, needed - before), self.number)
         if told < len(self.pages):
             pool.tell(self.number, self.pages, told)
+        self.writable = len(self.pages) * PAGE
 
     def drop_pages(self, pool: PagePool) -> None:
         """Give back the row's number and its pages."""

@@ -15,7 +15,7 @@ from copyspec.targets.hooks.modules import hooked
 from copyspec.targets.limits import rope_limit
 from copyspec.targets.static.buffers import CacheLayout
 from copyspec.targets.static.fused_layers import fused
-from copyspec.targets.static.layout import RowPlan, Shape, lay_out
+from copyspec.targets.static.layout import PagedRow, Shape, lay_out
 from copyspec.targets.static.pools import PagePool, PoolSize
 from copyspec.targets.static.program import StaticProgram, enter_causal
 from copyspec.targets.static.tree_attention import KINDS, NAME, callers
@@ -121,10 +121,10 @@ def _logits(
         TOKENS,
         tree_attention=attention == NAME,
     )
-    row = RowPlan(0, 0, [1, 2])
+    row = PagedRow(0, [1, 2])
     pool.tell(row.number, row.pages)
     packed = np.zeros(sum(shape.parts), np.int64)
-    lay_out(packed, shape, [row], [[0]], [TREE], [], [1 + len(TREE)], pool.scratch, TOKENS)
+    lay_out(packed, shape, [0], [row], [[0]], [TREE], [1 + len(TREE)], [], pool.scratch, TOKENS)
     with on_device(facts.device), masked_attention(model, facts.configs, attention), fused(layers):
         return program(torch.from_numpy(packed).to(facts.device))[: 1 + len(TREE)].double()
 

@@ -81,8 +81,6 @@ class SessionHost(Protocol):
 class StaticSession:
     """The rows of one batch in one pool."""
 
-    most_nodes = sys.maxsize
-
     def __init__(self, target: SessionHost, prompts: Sequence[Sequence[int]], new_tokens: int) -> None:
         self._target, self._exact = target, target.options.exact
         self._rows: list[StaticRow] = []
@@ -105,6 +103,10 @@ class StaticSession:
     def runner(self) -> Runner:
         """How the last pass was run."""
         return "static" if self._pool is None else self._pool.runner.name
+
+    @property
+    def most_nodes(self) -> int:
+        return EXACT_TOKENS - 1 if self._exact else sys.maxsize
 
     @property
     def most_tokens(self) -> int:
@@ -133,12 +135,12 @@ class StaticSession:
             self._cross_is_stale = True
             prompts = [[0]] * len(prompts)  # the decoder begins with a start token
         ahead = new_tokens if self._exact else min(new_tokens, MAX_RESERVED)
-        self._rows += [StaticRow(len(prompt) + ahead + 1) for prompt in prompts]
+        self._rows += [StaticRow(reserved=len(prompt) + ahead + 1) for prompt in prompts]
         self._starts = None
 
     def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> Scores:
         check_rows(len(uncached), uncached, trees)
-        unread, self._is_settled = [list(ids) for ids in uncached], True
+        unread, self._is_settled = list(uncached), True
         if self._encoder is not None and self._encoder.has_no_cross:
             self._encoder.prefill([ids[:1] for ids in unread])  # for cross-attention alone
             self._encoder.trim([0] * len(self._rows))
@@ -167,8 +169,7 @@ class StaticSession:
         for row, ids, end, path in zip(self._rows, self._uncached, self._starts, paths, strict=False):
             if len(row.prefix) == row.length:
                 row.prefix += ids
-            row.moves = [(end + node, end + place) for place, node in enumerate(path) if node != place]
-            row.length = end + len(path)
+            row.path, row.first_slot, row.length = path, end, end + len(path)
         self._starts = None
 
     def trim(self, lengths: Sequence[int]) -> None:
@@ -177,6 +178,7 @@ class StaticSession:
         for row, length in zip(self._rows, lengths, strict=True):
             if row.length > length and self._pool is not None:
                 self._pool.seal(row.pages[length // PAGE :])
+                row.writable = 0
             row.length = length
             del row.prefix[length:]
         self._starts = None
@@ -201,7 +203,7 @@ class StaticSession:
     def read(self, row: int, start: int, stop: int) -> Layers:
         """Copy the keys and values in slots start .. stop - 1 of a row, [H, n, D] per layer."""
         slots = list(range(start, stop))
-        for source, target in self._rows[row].moves:  # not moved yet
+        for source, target in self._rows[row].moves():  # not moved yet
             if start <= target < stop:
                 slots[target - start] = source
         return self.pool.key_values.read(self._places(self._rows[row], slots))
@@ -230,22 +232,23 @@ class StaticSession:
         assert self._pool is not None
         return self._pool
 
-    def _begin(self, unread: list[list[int]], trees: Sequence[DraftTree]) -> list[int]:
+    def _begin(self, unread: list[Sequence[int]], trees: Sequence[DraftTree]) -> list[int]:
         """The slots from which rows are read, with space for their tokens and trees. New rows that begin with the
         tokens of others share their pages."""
         rows = self._rows[: len(unread)]
         starts = [row.length for row in rows]
         if not self._exact and self._encoder is None and any([not start for start in starts]):
             self._share(starts, unread)
-        self._make_room(
-            [
-                (row, start, start + len(ids) + len(tree.tokens))
-                for row, start, ids, tree in zip(rows, starts, unread, trees, strict=True)
-            ]
-        )
+        wanted = [
+            (row, start, stop)
+            for row, start, ids, tree in zip(rows, starts, unread, trees, strict=True)
+            if (stop := start + len(ids) + len(tree.tokens)) > row.writable
+        ]
+        if wanted:
+            self._make_room(wanted)
         return starts
 
-    def _share(self, starts: list[int], unread: list[list[int]]) -> None:
+    def _share(self, starts: list[int], unread: list[Sequence[int]]) -> None:
         """Let new rows begin with the pages of others."""
         shared = beginnings(self._rows, unread)
         if any([other is not None for other, _ in shared]):  # which need pages themselves
@@ -261,10 +264,9 @@ class StaticSession:
                 row = self._rows[place]
                 row.pages = other.pages[: count // PAGE]
                 self.pool.share(row.pages)
-                starts[place] = count
-                del unread[place][:count]
+                starts[place], unread[place] = count, unread[place][count:]
 
-    def _read_pieces(self, starts: list[int], unread: list[list[int]], trees: Sequence[DraftTree]) -> None:
+    def _read_pieces(self, starts: list[int], unread: list[Sequence[int]], trees: Sequence[DraftTree]) -> None:
         """Cache what does not fit into a pass with the trees: as much as a pass reads at once, of one row after the
         other, and leave at least the last token of each row. In exact mode, all but that is read so."""
         if self._exact:
@@ -272,13 +274,15 @@ class StaticSession:
         else:
             nodes = sum([len(tree.tokens) for tree in trees])
             beyond = sum(map(len, unread)) + nodes - max(READ, size_of(nodes + len(trees)))
+            if beyond <= 0:
+                return
             tail = [len(ids) for ids in unread]
             for row, count in enumerate(tail):
                 if beyond > 0 and count > 1:
                     tail[row] = max(1, count - beyond)
                     beyond -= count - tail[row]
         while True:
-            room, pieces = READ, [list[int]() for _ in unread]
+            room, pieces = READ, list[Sequence[int]]([()] * len(unread))
             for row, (ids, rest) in enumerate(zip(unread, tail, strict=True)):
                 if (count := min(len(ids) - rest, room)) > 0:
                     pieces[row], room = ids[:count], room - count
@@ -287,8 +291,7 @@ class StaticSession:
             self._is_settled = False
             self._pass(starts, pieces, [EMPTY] * len(unread), [0] * len(unread), READ)
             for row, piece in enumerate(pieces):
-                starts[row] += len(piece)
-                del unread[row][: len(piece)]
+                starts[row], unread[row] = starts[row] + len(piece), unread[row][len(piece) :]
 
     def _passes(
         self, starts: Sequence[int], unread: Rows, trees: Sequence[DraftTree], sizes: Sequence[int]
@@ -342,47 +345,43 @@ class StaticSession:
         self._refresh_cross()
         shape = pool.runner.choose(shape)
         tokens = shape.tokens
-        host = pool.runner.staging(shape)
-        moves = self._take_moves(shape.moves)
-        part = [row for row, length in enumerate(lengths) if length]
-        plans = [self._rows[row].plan(starts[row], lengths[row]) for row in part]
         lay_out(
-            host,
+            pool.runner.staging(shape),
             shape,
-            plans,
-            [uncached[row] for row in part],
-            [trees[row] for row in part],
-            moves,
-            [scored[row] for row in part],
+            starts,
+            self._rows[: len(starts)],
+            uncached,
+            trees,
+            scored,
+            self._moved(shape.moves),
             pool.scratch,
             self._tile,
             EXACT_SPLIT if self._exact else 0,
         )
+        for row in self._rows:
+            row.path = ()
         logits = pool.runner.run(shape)
         if shape.scored < tokens:
             return logits, list(accumulate(scored[:-1], initial=0))
         ends = accumulate(lengths)
         return logits, [end - count for end, count in zip(ends, scored, strict=True)]
 
-    def _take_moves(self, most: int) -> list[tuple[int, int]]:
-        """The places to move, at most so many. Others are moved now."""
-        moves = [places for row in self._rows for places in row.take_moves()]
-        if len(moves) > most:
-            device = self._target.facts.device
-            sources, targets = torch.tensor(moves, device="cpu").T.to(device)
-            for buffer in self.pool.key_values.buffers.values():
-                move(buffer, sources, targets)
-            return []
-        return moves
+    def _moved(self, most: int) -> list[StaticRow]:
+        """The rows whose accepted nodes the next pass moves. If these are more than `most`, all are moved now."""
+        rows = [row for row in self._rows if row.path]
+        if sum([len(row.path) for row in rows]) <= most:
+            return rows
+        moves = [[place_of(row.pages, slot) for slot in slots] for row in rows for slots in row.moves()]
+        if len(moves) <= most:
+            return rows
+        sources, targets = torch.tensor(moves, device="cpu").T.to(self._target.facts.device)
+        for buffer in self.pool.key_values.buffers.values():
+            move(buffer, sources, targets)
+        return []
 
     def _make_room(self, wanted: Sequence[tuple[StaticRow, int, int]]) -> None:
         """Make sure that these rows have pages of their own for slots start .. stop - 1."""
         pool = self._pool
-        if pool is not None:
-            # In most passes all rows have what they need.
-            wanted = [each for each in wanted if each[0].number < 0 or each[0].missing(pool, *each[1:])]
-            if not wanted:
-                return
         missing = 0 if pool is None else sum([row.missing(pool, start, stop) for row, start, stop in wanted])
         if pool is None or missing > pool.free_pages or not self._has_rows(pool):
             self._grow({row: stop for row, _, stop in wanted}, missing)

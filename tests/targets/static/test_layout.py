@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from copyspec.targets.static.layout import RowPlan, Shape, _lay_out, lay_out, split_parts
+from copyspec.targets.static.layout import PagedRow, Shape, _lay_out, lay_out, split_parts
 from copyspec.targets.static.settings import EXACT_SPLIT, PAGE, SPLIT, size_of
 from copyspec.tree import COMPILED, DraftTree
 
@@ -20,7 +20,8 @@ rows = st.lists(
         st.lists(st.integers(0, 99), min_size=1, max_size=70),
         st.lists(st.integers(-1, 200), max_size=70),  # parents, of which those beyond their nodes are the node before
         st.integers(0, 9),
-    ),
+    )
+    | st.tuples(st.integers(0, 3000), st.just([]), st.just([]), st.just(0)),  # it takes no part in the pass
     min_size=1,
     max_size=9,
 )
@@ -31,23 +32,26 @@ def tree_of(parents: list[int]) -> DraftTree:
 
 
 @settings(deadline=None)
-@given(rows, st.booleans(), st.integers(1, 32), st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=8))
+@given(rows, st.booleans(), st.integers(1, 32), st.lists(st.lists(st.integers(0, 99), max_size=8), max_size=3))
 @pytest.mark.skipif(COMPILED is None, reason="not compiled")
 def test_compiled_equals_python(
-    batch: list[tuple[int, list[int], list[int], int]], ordered: bool, tile: int, moves: list[tuple[int, int]]
+    batch: list[tuple[int, list[int], list[int], int]], ordered: bool, tile: int, paths: list[list[int]]
 ) -> None:
     trees = [tree_of(parents) for _, _, parents, _ in batch]
     total = sum(len(ids) + len(tree) for (_, ids, _, _), tree in zip(batch, trees, strict=True))
     most = max(start + len(ids) + len(tree) for (start, ids, _, _), tree in zip(batch, trees, strict=True))
-    shape = Shape.of(max(8, size_of(total)), max(8, size_of(total)), most_slots=most * ordered, ordered=ordered)
-    plans, first = [], 1
+    moves = sum(node != place for path in paths for place, node in enumerate(path))
+    size = max(8, size_of(max(total, moves)))
+    shape = Shape.of(size, size, most_slots=most * ordered, ordered=ordered)
+    paged, first = [], 1
     for number, ((start, ids, _, spare), tree) in enumerate(zip(batch, trees, strict=True)):
-        pages = -(-(start + len(ids) + len(tree)) // PAGE) - start // PAGE
-        plans.append(RowPlan(start, number, range(first, first + pages + spare % 2)))
+        pages = -(-(start + len(ids) + len(tree)) // PAGE) + spare % 2
+        paged.append(PagedRow(number, list(range(first, first + pages))))
         first += pages + 1
-    uncached = [ids for _, ids, _, _ in batch]
+    moved = [PagedRow(0, [first, 7, first + 1, 9], path, 3 * place) for place, path in enumerate(paths)]
+    starts, uncached = [start for start, *_ in batch], [ids for _, ids, _, _ in batch]
     scored = [min(spare, len(ids) + len(tree)) for (_, ids, _, spare), tree in zip(batch, trees, strict=True)]
-    rest: Any = (plans, uncached, trees, moves, scored, 77, 1 if ordered else tile, EXACT_SPLIT * ordered)
+    rest: Any = (starts, paged, uncached, trees, scored, moved, 77, 1 if ordered else tile, EXACT_SPLIT * ordered)
     arrays = [np.full(sum(shape.parts), 5), np.full(sum(shape.parts), 5)]
     lay_out(arrays[0], shape, *rest)
     _lay_out(arrays[1], shape, *rest)
@@ -57,7 +61,7 @@ def test_compiled_equals_python(
         np.testing.assert_array_equal(one, other)
     *_, units = split_parts(arrays[0], shape)
     work = units[1 : 1 + 5 * units[0]].reshape(-1, 5)
-    assert sum(work[:, 1]) <= shape.units and [0, *accumulate(work[:-1, 1])] == work[:, 4].tolist()
+    assert sum(work[:, 1]) <= shape.units and [*accumulate(work[:, 1], initial=0)][:-1] == work[:, 4].tolist()
     assert (work[:, 3] > work[:, 2]).all() and (work[:, 3] - work[:, 2] >= 1).all()
 
 
@@ -78,15 +82,19 @@ def test_compiled_equals_python(
         ("numbers", [None]),
         ("pages", [[]]),
         ("pages", [["a"]]),
-        ("uncached", [[]]),
+        ("uncached", [[]]),  # and nodes
         ("uncached", [[1] * 9]),
         ("nodes", [[1, 2, 3]]),
         ("parents", [[-1, 1]]),
         ("parents", [[-2, 0]]),
         ("counts", [9]),
         ("counts", [-1]),
-        ("sources", [1, 2]),
-        ("sources", [1] * 9),
+        ("moved_pages", [[]]),
+        ("paths", [[1, 0] * 5]),
+        ("paths", [[300]]),
+        ("paths", [[-2]]),
+        ("first_slots", [-1]),
+        ("first_slots", [2**63 - 1]),
         ("page", 0),
         ("tile", 0),
         ("split", -1),
@@ -110,8 +118,9 @@ def test_compiled_refuses_what_does_not_fit(name: str, value: object) -> None:
         "nodes": [[8, 9]],
         "parents": [[-1, 0]],
         "counts": [3],
-        "sources": [5],
-        "targets": [6],
+        "moved_pages": [[1, 2]],
+        "paths": [[1]],
+        "first_slots": [62],
         "scratch": 1,
         "page": PAGE,
         "tile": 4,

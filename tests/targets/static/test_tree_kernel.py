@@ -20,7 +20,7 @@ import torch
 
 from copyspec.options import StaticOptions
 from copyspec.targets.static import tree_attention
-from copyspec.targets.static.layout import RowPlan, Shape, lay_out, split_parts
+from copyspec.targets.static.layout import PagedRow, Shape, lay_out, split_parts
 from copyspec.targets.static.masks_on_device import PassInputs
 from copyspec.targets.static.settings import EXACT_SPLIT, PAGE, QUERIES
 from copyspec.tree import DraftTree
@@ -92,7 +92,7 @@ def kernel() -> ModuleType:
 def laid_out(case: Case, choose: random.Random) -> tuple[PassInputs, list[tuple[list[int], int, list[list[int]]]]]:
     """A pass over rows whose pages are scattered over the pool. Also, for each row, its places in the pool, its first
     uncached slot, and the slots that each of its tokens sees."""
-    plans, seen, trees, first = [], [], [], 0
+    rows, seen, trees, first = list[PagedRow](), [], [], 0
     needed = [-(-sum(row) // PAGE) for row in case.rows]
     free = list(range(1, PAGES))
     choose.shuffle(free)
@@ -100,7 +100,7 @@ def laid_out(case: Case, choose: random.Random) -> tuple[PassInputs, list[tuple[
     for number, ((cached, uncached, nodes), count) in enumerate(zip(case.rows, needed, strict=True)):
         pages = [free.pop() for _ in range(count)]
         table[number, :count] = torch.tensor(pages)
-        plans.append(RowPlan(cached, number, pages[cached // PAGE :]))
+        rows.append(PagedRow(number, pages))
         parents = [choose.randrange(-1, node) for node in range(nodes)]
         trees.append(DraftTree([1] * nodes, parents))
         sees = [list(range(cached + token + 1)) for token in range(uncached)]
@@ -114,7 +114,8 @@ def laid_out(case: Case, choose: random.Random) -> tuple[PassInputs, list[tuple[
     tile = case.tile or max(1, QUERIES // case.group)
     uncached_ids = [[1] * uncached for _, uncached, _ in case.rows]
     scored = [1 + len(tree) for tree in trees]
-    lay_out(packed, shape, plans, uncached_ids, trees, [], scored, len(case.rows), tile, EXACT_SPLIT * case.ordered)
+    starts, split = [cached for cached, _, _ in case.rows], EXACT_SPLIT * case.ordered
+    lay_out(packed, shape, starts, rows, uncached_ids, trees, scored, [], len(rows), tile, split)
     fields, _, _, units = split_parts(packed, shape)
     work = PassInputs(torch.from_numpy(fields), torch.from_numpy(units), table, tile, case.ordered)
     return work, seen
