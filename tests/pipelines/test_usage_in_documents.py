@@ -12,7 +12,16 @@ from types import MappingProxyType
 import pytest
 
 from copyspec.engine.results import Change
-from copyspec.pipelines import FunctionCorrector, GECPipeline, Outcome, Runner, RunOptions, Work, format_of
+from copyspec.pipelines import (
+    FunctionCorrector,
+    GECPipeline,
+    GuardOptions,
+    Outcome,
+    Runner,
+    RunOptions,
+    Work,
+    format_of,
+)
 from copyspec.pipelines.guards.misspellings import near_words
 from copyspec.pipelines.guards.number import is_noun, plural
 from copyspec.pipelines.guards.vocabulary import is_english, is_rare
@@ -201,7 +210,8 @@ def test_a_word_stays_if_one_that_differs_by_a_letter_is_likelier(was: str, beco
 def test_a_word_stays_if_it_may_be_one_that_lacks_a_letter(was: str, other: str) -> None:
     text = f"{BESIDE} They made {was} such place."
     for favourite, made in (("x", " "), (other, f" {was} ")):
-        pipeline = GECPipeline(Speller(f"made {was} such", "made such", 9.0, favourite))
+        speller = Speller(f"made {was} such", "made such", 9.0, favourite)
+        pipeline = GECPipeline(speller, guards=GuardOptions(precision=0.8))
         assert pipeline(text).text == text.replace(f" {was} ", made)
 
 
