@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from copyspec.options import MOST_NODES
-
 PRIOR_SLOPE = 0.02
 """Assumed cost of one more token, in passes over a single one, where nothing near it was measured: small models on a
 CPU show 0.01-0.03. First passes bound it from both sides (`CostModel.observe_first`). It errs on the low side: what is
@@ -210,10 +208,10 @@ class CostModel:
         curve, base, plain = self._curve, rows, rows  # tokens without drafts, and without prompts
         if computes is not None or not is_first:
             base = max(rows, uncached)
-        most = base + min(rows * max_nodes, MOST_NODES)
+        most = min(base + rows * max_nodes, max(most_tokens, base if computes is None else computes(base)))
         sizes: Sequence[int] = range(base, most + 1)
         if computes is not None:
-            most, plain, sizes = min(most, max(most_tokens, computes(base))), computes(rows), [computes(base)]
+            plain, sizes = computes(rows), [computes(base)]
             while sizes[-1] < most:
                 sizes.append(computes(sizes[-1] + 1))
         unit, first, *more = curve.at([plain, *sizes])

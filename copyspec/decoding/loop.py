@@ -28,6 +28,8 @@ from copyspec.verification.picking import best_picks
 
 PROBE_NODES = 2  # size of a trial draft from a drafter whose probabilities proved too high
 
+SHARED_NODES = 512  # draft nodes of all rows in a pass, unless one row alone may have more
+
 _AS_IT_IS = nullcontext()
 
 
@@ -166,7 +168,7 @@ class Batch:
                 adaptive=draft.adaptive,
                 is_first=is_first,
                 uncached=count,
-                most_tokens=session.most_tokens,
+                most_tokens=min(session.most_tokens, count + max(most, SHARED_NODES)),
             )
             if not target.supports_trees:
                 budget = replace(budget, chain=True)

@@ -4,7 +4,8 @@ In a pass, each module that keeps a state (a gated delta rule, Mamba, a short co
 it does in plain decoding. The nodes of a draft tree follow level by level, as single tokens that each start from the
 state of their parent, and the state after each is kept until `keep` has chosen one. The projections around the
 recurrence, which hold most of the weights, are computed for all nodes at once. So trees are verified like those of
-attention, and a row's state is what plain decoding computes from the accepted tokens alone.
+attention, and a row's state is what plain decoding computes from the accepted tokens alone. A gated delta rule takes
+all tokens of a pass at once instead (`hooks.delta_rule`), and makes a state only of the accepted node.
 
 The layers of the cache that hold states, or an indexer's keys, beside keys and values are here, too.
 """
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,8 +24,10 @@ from torch import nn
 from transformers.cache_utils import LinearAttentionLayer
 
 from copyspec.targets.detours import detour, original
+from copyspec.targets.hooks.delta_rule import CONV, RECURRENT, Paths, TreeRule, follows_rule
 from copyspec.targets.hooks.recurrence import LayerParts, State, mixers, read_state, write_state
 from copyspec.targets.passes import PassCache, PassLayer
+from copyspec.tree import ROOT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -87,6 +91,21 @@ class _Drafts:
     rows: Sequence[int]
     work: Pass
     trees: Sequence[DraftTree]
+    paths: Paths | None = None
+
+    def tree_paths(self, has_state: Sequence[bool], device: torch.device) -> Paths:
+        """The nodes of all rows, behind the uncached tokens of those that have a state; made once."""
+        if self.paths is None:
+            places, parents, spans = list[int](), list[int](), list[range]()
+            for place, tree in enumerate(self.trees):
+                read, first = self.read(place), len(places)
+                places += range(read.start if has_state[place] else read.stop, self.work.first[place + 1])
+                parents += [at - 1 if at > first else -1 for at in range(first, len(places))]
+                nodes = len(places) - len(tree.tokens)
+                parents[nodes:] = [-1 if nodes == first and up < 0 else nodes + up for up in tree.parents]
+                spans.append(range(first, len(places)))
+            self.paths = Paths(places, parents, spans, device)
+        return self.paths
 
     def read(self, place: int) -> range:
         """The uncached tokens of a row, as places in the pass; its nodes follow."""
@@ -118,7 +137,8 @@ class RecurrentStates:
     def __init__(self, model: PreTrainedModel, cache: PassCache) -> None:
         self._mixers, self._cache = mixers(model), cache
         self._rows: list[dict[int, State]] = []  # by mixer
-        self._nodes: list[dict[int, list[State]]] = []  # of the last pass, by mixer: after the root, and each node
+        self._follow_rule = [follows_rule(mixer) for _, mixer in self._mixers]
+        self._nodes: list[dict[int, Callable[[int], State]]] = []  # of the last pass, by mixer: after ROOT or a node
         self._drafts: _Drafts
 
     @contextmanager
@@ -137,8 +157,8 @@ class RecurrentStates:
     def keep(self, row: int, node: int) -> None:
         """Make the states after this node of the last pass (ROOT: after the uncached tokens) the row's."""
         nodes, self._nodes[row] = self._nodes[row], {}
-        for number, states in nodes.items():
-            self._rows[row] = {**self._rows[row], number: {key: each.clone() for key, each in states[1 + node].items()}}
+        for number, after in nodes.items():
+            self._rows[row] = {**self._rows[row], number: {key: each.clone() for key, each in after(node).items()}}
 
     def go_back(self, before: Sequence[int], wanted: Sequence[int]) -> list[int]:
         """The lengths to which rows of `before` tokens can be cut, at most the wanted ones: a state cannot go back, so
@@ -151,7 +171,14 @@ class RecurrentStates:
     @property
     def most_nodes(self) -> int:
         """How many nodes a row's tree may have, so that the states after all of them fit into NODE_BYTES."""
-        size = sum(each.nbytes for states in self._rows[0].values() for each in states.values()) if self._rows else 0
+        rows = self._rows[:1]
+        size = sum(
+            each.nbytes
+            for row in rows
+            for number, states in row.items()
+            if not self._follow_rule[number]
+            for each in states.values()
+        )
         return max(1, NODE_BYTES // (size * len(self._rows))) if size else sys.maxsize
 
     def select(self, rows: Sequence[int]) -> None:
@@ -170,7 +197,9 @@ class RecurrentStates:
             drafts, tokens = self._drafts, hidden.shape[1]
             linears, outputs = _Projections(mixer), _Outputs(tokens)
 
-            def run(places: Places, states: Sequence[State]) -> tuple[Any, list[State]]:
+            def run(
+                places: Places, states: Sequence[State], mix: Callable[..., Any] = forward
+            ) -> tuple[Any, list[State]]:
                 """Run the mixer on some tokens of rows that have these states; also return their new states."""
                 write_state(layer, {key: torch.cat([each[key] for each in states]) for key in states[0]})
                 index = torch.tensor(places, device=hidden.device)
@@ -178,12 +207,17 @@ class RecurrentStates:
                 linears.input = part
                 more = [part, *(_cut(each, tokens, index) for each in args[1:])] if args else []
                 by_name = {name: part if each is hidden else _cut(each, tokens, index) for name, each in named.items()}
-                mixed = forward(*more, **by_name)
+                mixed = mix(*more, **by_name)
                 after = read_state(layer)
                 return mixed, [{key: each[at : at + 1] for key, each in after.items()} for at in range(len(states))]
 
             nodes: list[list[State]] = [[] for _ in drafts.rows]
+            drafted = drafts.nodes()
+            has_state = [number in self._rows[row] for row in drafts.rows]
+            at_once = bool(drafted) and self._follow_rule[number]
             for rows in self._alike(number):
+                if at_once and has_state[rows[0]]:
+                    continue
                 read = [drafts.read(row) for row in rows]
                 states = [self._rows[drafts.rows[row]].get(number, {}) for row in rows]
                 # Some mixers read several tokens from no state only.
@@ -196,7 +230,20 @@ class RecurrentStates:
                     outputs.put(mixed, places)
                 for row, state in zip(rows, states, strict=True):
                     nodes[row].append(state)
-            drafted = drafts.nodes()
+            if at_once:
+                paths = drafts.tree_paths(has_state, hidden.device)
+                before = [
+                    of_row[0] if of_row else self._rows[row][number]
+                    for row, of_row in zip(drafts.rows, nodes, strict=True)
+                ]
+                rule = TreeRule(paths, *(torch.cat([each[key] for each in before]) for key in (CONV, RECURRENT)))
+                alone = [[place] for place in paths.places]
+                outputs.put(run(alone, before, rule.forward(mixer))[0], alone)
+                for place, (row, span) in enumerate(zip(drafts.rows, paths.spans, strict=True)):
+                    self._nodes[row][number] = partial(
+                        _after, rule, span.stop - len(drafts.trees[place].tokens), nodes[place]
+                    )
+                return outputs.result()
             if drafted:
                 with linears.at_once(hidden[:, drafted]) as last:
                     results = outputs if last is None else _Outputs(tokens)
@@ -212,7 +259,7 @@ class RecurrentStates:
                 if last is not None:
                     outputs.put(last(results.result()[:, drafted]), [drafted])
             for row, of_row in zip(drafts.rows, nodes, strict=True):
-                self._nodes[row][number] = of_row
+                self._nodes[row][number] = partial(_after, None, 0, of_row)
             return outputs.result()
 
         return stepped
@@ -224,6 +271,12 @@ class RecurrentStates:
         for place, row in enumerate(self._drafts.rows):
             groups.setdefault((len(self._drafts.read(place)), number in self._rows[row]), []).append(place)
         return [*groups.values()]
+
+
+def _after(rule: TreeRule | None, first: int, states: Sequence[State], node: int) -> State:
+    """The states after a node or ROOT. `first`: the place of a row's first node among the tokens of its rule; `states`:
+    those that are there already, ROOT's first."""
+    return states[1 + node] if rule is None or (states and node == ROOT) else rule.state(first + node)
 
 
 def _cut(value: Any, tokens: int, index: torch.Tensor) -> Any:

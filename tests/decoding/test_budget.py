@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from copyspec.budget import Budget, CostModel, prior_slope
 from copyspec.decoding.controller import DraftController
 from copyspec.decoding.meter import Meter
-from copyspec.options import MOST_NODES
 from copyspec.targets.static.settings import size_of
 from copyspec.tree import EMPTY, DraftTree
 
@@ -208,7 +207,7 @@ def test_there_is_a_cost_for_each_number_of_nodes(rows: int, nodes: int, uncache
     model.observe(8, 1.0)
     for computes in (None, size_of):
         budget = model.budget(rows, nodes, computes, uncached=uncached)
-        assert len(budget.shared) == min(rows * nodes, MOST_NODES) + 1 and len(budget.costs) == nodes + 1
+        assert len(budget.shared) == rows * nodes + 1 and len(budget.costs) == nodes + 1
         assert budget.shared[0] == budget.costs[0] == 1.0 and budget.shared == sorted(budget.shared)
 
 
