@@ -76,6 +76,6 @@ def _parser(language: str) -> Any:
     try:
         from tree_sitter_language_pack import get_parser
 
-        return get_parser(language)
+        return get_parser(language)  # type: ignore[arg-type]
     except (ImportError, LookupError):
         return None
