@@ -13,7 +13,7 @@ import typer
 
 from copyspec.cli.common import CHANGED, FAILED, STDIN, UsageError, check_stdout, in_options, quiet_log, read_prompt
 from copyspec.cli.correcting import reason
-from copyspec.cli.correction_options import InPlace, Plain, Quiet, input_option, output_option
+from copyspec.cli.correction_options import AsDiff, Check, InPlace, Plain, Quiet, Whole, input_option, output_option
 from copyspec.cli.model_options import NamedModel, model_option
 from copyspec.cli.printing import echo, echo_bytes, flush_stdout
 from copyspec.cli.remote_options import ServerOptions, usage_told
@@ -34,14 +34,12 @@ def apply(
     edit: Annotated[str | None, input_option("File with the edit. Default: stdin.", "--edit", "-e")] = None,
     instruction: Annotated[str, model_option("What the edit does; without one, what to do.")] = "",
     replacing: Annotated[InPlace, "Output"],
-    whole: Annotated[bool, output_option("Print the new version instead of a diff.", "--whole")] = False,
+    whole: Whole = False,
     stream: Annotated[
         bool, output_option("Print it while a model writes it: check the exit code.", "--stream")
     ] = False,
-    diff: Annotated[
-        bool, output_option("Print a unified diff (the default); exit code 1 if it is not empty.", "--diff")
-    ] = False,
-    check: Annotated[bool, output_option("Write nothing; exit code 1 if something would change.", "--check")] = False,
+    diff: AsDiff = False,
+    check: Check = False,
     model: Annotated[NamedModel, "Model"],
     server: Annotated[ServerOptions, "Server"],
     asked: Annotated[ApplyOptions, "Model"],
