@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING
 from copyspec.common.lazy import attach
 
 if TYPE_CHECKING:
+    from .applying.files import (
+        apply_to_files as apply_to_files,
+        FileApplied as FileApplied,
+        finish_writing as finish_writing,
+    )
+    from .applying.files import write_files as write_files
+    from .applying.pipeline import Applied as Applied, ApplyPipeline as ApplyPipeline
+    from .applying.reading import EditError as EditError
+    from .applying.tool import edit_tool as edit_tool
     from .documents import Edit as Edit, Format as Format, FormatError as FormatError
     from .documents import FormatOptionError as FormatOptionError, Part as Part, Refusal as Refusal
     from .documents import Segment as Segment
@@ -39,7 +48,12 @@ if TYPE_CHECKING:
     from .formats import DocxFormat as DocxFormat, format_of as format_of
     from .formats import FORMATS as FORMATS, OpenDocumentFormat as OpenDocumentFormat
     from .formats.m2 import annotated as annotated
-    from .options import EditOptions as EditOptions, FormatOptions as FormatOptions, GuardOptions as GuardOptions
+    from .options import (
+        ApplyOptions as ApplyOptions,
+        EditOptions as EditOptions,
+        FormatOptions as FormatOptions,
+        GuardOptions as GuardOptions,
+    )
     from .options import ModelOptions as ModelOptions
     from .models import answers_plain_text as answers_plain_text
     from .rag.answering import AnswerChunk as AnswerChunk, DocumentAnswer as DocumentAnswer

@@ -82,6 +82,12 @@ class LanguageModel(Protocol):
         """The greedy answer to one prompt. Raises PromptTooLongError; OSError if a server fails."""
 
     def stream(
-        self, prompt: str, references: Sequence[str], max_new_tokens: int | None = None
+        self,
+        prompt: str,
+        references: Sequence[str],
+        max_new_tokens: int | None = None,
+        *,
+        edit_source: str | None = None,
+        system: str | None = None,
     ) -> Generator[Chunk, None, None]:
-        """The same in pieces."""
+        """The same in pieces. `edit_source`: the text that the answer is a version of."""

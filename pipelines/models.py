@@ -236,9 +236,17 @@ class LocalModel:
         return self.engine.generate(prompt, references=list(references), **self._options_of_one(max_new_tokens))
 
     def stream(
-        self, prompt: str, references: Sequence[str], max_new_tokens: int | None = None
+        self,
+        prompt: str,
+        references: Sequence[str],
+        max_new_tokens: int | None = None,
+        *,
+        edit_source: str | None = None,
+        system: str | None = None,
     ) -> Generator[Chunk, None, None]:
-        chunks = self.engine.stream(prompt, list(references), **self._options_of_one(max_new_tokens))
+        options = self._options_of_one(max_new_tokens)
+        options["edit_source"], options["system"] = edit_source, system
+        chunks = self.engine.stream(prompt, list(references), **options)
         return chunks  # type: ignore[return-value]
 
     def _options_of_one(self, max_new_tokens: int | None) -> GenerateOptions:

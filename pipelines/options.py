@@ -91,6 +91,28 @@ class EditOptions(PromptOptions):
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyOptions(PromptOptions):
+    """How an edit is read, and how a model is asked to merge it."""
+
+    form: str = option("auto", "Form of the edit: auto, blocks, patch, diff, lazy or whole.")
+    preset: str | None = option(None, "Prompt of an apply model: morph, relace, fastapply. Default: an instruction.")
+    syntax: bool = option(
+        True, "Refuse what can no longer be parsed.", "--syntax/--no-syntax", rich_help_panel="Guards"
+    )
+
+    def __post_init__(self) -> None:
+        from .applying.presets import check_preset
+        from .applying.reading import FORMS
+
+        PromptOptions.__post_init__(self)
+        check_flag("syntax", self.syntax)
+        if self.form not in FORMS:
+            raise ValueError(f"form={self.form!r} must be one of {', '.join(FORMS)}")
+        if self.preset is not None:
+            check_preset(self.preset)
+
+
+@dataclass(frozen=True, slots=True)
 class FormatOptions:
     """Options of formats; each format ignores those that do not apply to it."""
 

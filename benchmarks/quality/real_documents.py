@@ -94,23 +94,27 @@ def corrected(
     pipeline: GECPipeline, files: Iterable[tuple[Path, Path, str]], journal: Journal, words: Counter[str]
 ) -> Iterator[Listed]:
     """Yield the edits of all files, and count the words that were asked about, by format."""
-    for folder, path, form in files:
-        name = str(path.relative_to(folder))
-        with path.open("rb") as stream:
-            parts = list(format_of(path).read(stream))
-        line = 1
-        for done in pipeline.runner.run(Work(name, part, journal, parts) for part in parts):
-            assert done.part is not None
-            text = done.part.text
-            words[form] += sum(len(text[piece.segment.start : piece.segment.end].split()) for piece in done.pieces)
-            verdicts = [verdict for piece in done.pieces for verdict in piece.checked.verdicts]
-            for edit in done.edits:
-                was, before = text[edit.start : edit.end], text[max(0, edit.start - _AROUND) : edit.start]
-                behind = text[edit.end : edit.end + _AROUND]
-                context = " ".join(f"{before}[{was} -> {edit.replacement}]{behind}".split())
-                account = next((each.account() for each in verdicts if _has(each.edit, edit)), "")
-                yield Listed(name, form, line + text.count("\n", 0, edit.start), context, account)
-            line += text.count("\n")
+
+    def works() -> Iterator[Work[tuple[str, str]]]:
+        for folder, path, form in files:
+            with path.open("rb") as stream:
+                parts = list(format_of(path).read(stream))
+            yield from (Work((str(path.relative_to(folder)), form), part, journal, parts) for part in parts)
+
+    line, last = 1, ""
+    for done in pipeline.runner.run(works()):
+        assert done.part is not None
+        text, (name, form) = done.part.text, done.owner
+        line, last = line if name == last else 1, name
+        words[form] += sum(len(text[piece.segment.start : piece.segment.end].split()) for piece in done.pieces)
+        verdicts = [verdict for piece in done.pieces for verdict in piece.checked.verdicts]
+        for edit in done.edits:
+            was, before = text[edit.start : edit.end], text[max(0, edit.start - _AROUND) : edit.start]
+            behind = text[edit.end : edit.end + _AROUND]
+            context = " ".join(f"{before}[{was} -> {edit.replacement}]{behind}".split())
+            account = next((each.account() for each in verdicts if _has(each.edit, edit)), "")
+            yield Listed(name, form, line + text.count("\n", 0, edit.start), context, account)
+        line += text.count("\n")
 
 
 def _has(change: Edit, edit: Edit) -> bool:

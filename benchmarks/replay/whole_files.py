@@ -3,14 +3,13 @@
     python -m benchmarks.replay.whole_files code_edit.jsonl.gz whole.jsonl.gz --tokenizer FILE --tokens 3500
 
 Each row takes a recorded edit of a real model. The edited code stands among the original code of other rows, as one
-file of about so many tokens; the snippet shows the changed lines and writes "# ... existing code ..." for all others;
-the output is the file with the edit in it. The merge is perfect by construction: no model was asked.
+file of about so many tokens; the snippet shows the changed lines, and a mark such as "# ... existing code ..." for
+others; the output is the file with the edit in it. The merge is perfect by construction: no model was asked.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import gzip
 import json
 import random
@@ -18,10 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.applying.rows import Row, lazy
 from benchmarks.transcripts import Transcript, load_tokenizer, read_transcripts
-
-CONTEXT = 2  # unchanged lines that a snippet shows on both sides of a change
-SKIPPED = "# ... existing code ..."
 
 PROMPT = """System:
 You merge an update into a file. Write the whole file with the update in it, and nothing else.
@@ -37,18 +34,6 @@ User:
 
 Assistant:
 """
-
-
-def snippet(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """The lines of `after` near a change, and a mark wherever others are left out."""
-    lines, shown = list[str](), 0
-    for group in difflib.SequenceMatcher(None, before, after, autojunk=False).get_grouped_opcodes(CONTEXT):
-        first, last = group[0][3], group[-1][4]
-        if first > shown:
-            lines.append(SKIPPED)
-        lines += after[first:last]
-        shown = last
-    return [*lines, SKIPPED] if shown < len(after) else lines
 
 
 def whole_file(row: Transcript, others: Sequence[Transcript], rng: random.Random) -> tuple[str, str]:
@@ -83,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     others.append(other)
                     left -= lengths[other.group]
             before, after = whole_file(row, others, rng)
-            update = "\n".join(snippet(before.splitlines(), after.splitlines()))
+            update = lazy(Row(row.id, "file.py", before, after, ""), rng)
             record = {
                 "id": f"whole_{options.tokens}-{number:05}",
                 "task": "code_edit",

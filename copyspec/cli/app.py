@@ -34,7 +34,24 @@ from copyspec.views.escaping import visible
 
 INTERRUPTED, CLOSED = 130, 141
 
-COMMANDS = ("generate", "chat", "gec", "edit", "rag", "serve", "lsp", "trace", "compare", "doctor", "index", "models")
+COMMANDS = tuple(
+    [
+        "generate",
+        "chat",
+        "gec",
+        "edit",
+        "apply",
+        "rag",
+        "serve",
+        "lsp",
+        "mcp",
+        "trace",
+        "compare",
+        "doctor",
+        "index",
+        "models",
+    ]
+)
 """Each is in the module of its name, under its name."""
 
 

@@ -1,4 +1,4 @@
-"""Options that `gec` and `edit` share."""
+"""Options that `gec`, `edit` and `apply` share."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ guard_option = panel("Guards")
 run_option = panel("Run")
 
 Plain: TypeAlias = Annotated[bool, run_option("Decode without copying: same output, slower.", "--plain")]
+Whole: TypeAlias = Annotated[bool, output_option("Print the new version instead of a diff.", "--whole")]
+AsDiff: TypeAlias = Annotated[
+    bool, output_option("Print a unified diff (the default); exit code 1 if it is not empty.", "--diff")
+]
+Check: TypeAlias = Annotated[bool, output_option("Write nothing; exit code 1 if something would change.", "--check")]
 Quiet: TypeAlias = Annotated[bool, run_option("Print nothing but errors (on stderr).", "--quiet", "-q")]
 
 

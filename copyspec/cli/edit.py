@@ -14,7 +14,7 @@ import typer
 
 from copyspec.cli.common import CHANGED, FAILED, STDIN, UsageError, check_outputs, check_stdout, in_options, quiet_log
 from copyspec.cli.correcting import reason
-from copyspec.cli.correction_options import InPlace, Plain, Quiet, output_option
+from copyspec.cli.correction_options import AsDiff, Check, InPlace, Plain, Quiet, Whole, output_option
 from copyspec.cli.model_options import NamedModel, model_option
 from copyspec.cli.printing import echo, echo_bytes, flush_stdout
 from copyspec.cli.remote_options import ServerOptions, usage_told
@@ -34,11 +34,9 @@ def edit(
     output: Annotated[
         Path | None, output_option("Write the new version to this file; - is stdout.", "--output", "-o")
     ] = None,
-    whole: Annotated[bool, output_option("Print the new version instead of a diff.", "--whole")] = False,
-    diff: Annotated[
-        bool, output_option("Print a unified diff (the default); exit code 1 if it is not empty.", "--diff")
-    ] = False,
-    check: Annotated[bool, output_option("Write nothing; exit code 1 if something would change.", "--check")] = False,
+    whole: Whole = False,
+    diff: AsDiff = False,
+    check: Check = False,
     model: Annotated[NamedModel, "Model"],
     server: Annotated[ServerOptions, "Server"],
     asked: Annotated[EditOptions, "Model"],

@@ -63,6 +63,9 @@ class ModelFacts:
     positions: PositionStyle
     configs: tuple[PreTrainedConfig, ...]  # of the model and its parts, each with its own attention implementation
     attention: str | None  # of passes with masks, in transformers' registry; None: the model's own
+    caps_scores: bool
+    """Whether the model's own attention caps scores where a layer asks for it. PyTorch's, which transformers 5.17 gives
+    Gemma 2, leaves the cap out, and so do outputs of `generate` then."""
     group: int  # query heads per key head for which `attention` takes a mask each, after each other
     mask_format: tuple[npt.DTypeLike, int] | None
     """NumPy's dtype of the size of the model's, and the bits of `lowest`, where one mask on a CPU serves all layers."""
@@ -113,6 +116,7 @@ def read_facts(model: PreTrainedModel) -> ModelFacts:
         positions=positions,
         configs=_configs_of(model),
         attention=GROUPED if group > 1 else None,
+        caps_scores=getattr(config, "_attn_implementation", None) != "sdpa",
         group=1 if device.type == "cpu" else group,
         mask_format=mask_format,
     )

@@ -99,7 +99,7 @@ class AtomicFile:
             standing = self._checked()
             keep_attributes(self.path, self.temporary)
             if self._backup is not None:
-                self.kept = _kept(self.path, self._backup)
+                self.kept = backed_up(self.path, self._backup)
         else:
             os.chmod(self.temporary, 0o666 & ~umask())
         if FileState.of(self.path) != standing:
@@ -176,7 +176,7 @@ def remove_leftovers(path: Path, own: AtomicFile | None = None) -> None:
                 name.unlink()
 
 
-def _kept(source: Path, suffix: str) -> Path:
+def backed_up(source: Path, suffix: str) -> Path:
     """Make a backup of the file and return its path. The backup is complete whenever it exists."""
     # Named after the source, so that `remove_leftovers` finds it after a killed run.
     handle, name = _new_beside(source)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,19 +13,18 @@ from copyspec.engine.asking.inputs import Input
 from copyspec.engine.results import NoAnswer, Result
 
 from ..documents import FormatError, Refusal
-from ..edits.lines import aligned
+from ..edits.lines import LINE_END, aligned, with_line_ends
 from ..edits.render import unified_diff
+from ..guards.answers import version
 from ..guards.judging import BUNDLED
 from ..instructions import INSTRUCTION, fill
 from ..models import model_of
 from ..options import EditOptions
-from .answers import version
 from .model_corrector import check_system, output_limit, why_cut
 
 if TYPE_CHECKING:
     from ..models import ModelLike
 
-_LINE_END = re.compile(r"\r\n|\n|\r")
 _MARK = "\ufeff"
 _KNOWN = [part.strip().casefold() for part in INSTRUCTION.split("{text}")]
 
@@ -79,7 +77,7 @@ class EditPipeline:
             return Edited(text, text)
         if any("\ud800" <= char <= "\udfff" for char in body):
             return Edited(text, text, Refusal("encoding", "it holds bytes that are not text: convert it to UTF-8"))
-        shown = _LINE_END.sub("\n", body)
+        shown = LINE_END.sub("\n", body)
         result = self._ask(prompt_of(instruction, shown), shown)
         if isinstance(result, NoAnswer):
             more = ": edit it in parts" if result.reason == "length" else ""
@@ -112,7 +110,7 @@ class EditPipeline:
         if result.finish_reason != "stop":
             detail = f"{why_cut(result)}: allow more, or edit it in parts"
             return Edited(text, text, Refusal("cut", detail), result)
-        shown, output = _LINE_END.sub("\n", body), _LINE_END.sub("\n", result.content)
+        shown, output = LINE_END.sub("\n", body), LINE_END.sub("\n", result.content)
         read: str | Refusal = output.strip()
         if self.options.strip_wrappers:
             read = version(output, shown, instruction, may_shrink=self.options.max_edit_ratio is not None)
@@ -124,7 +122,7 @@ class EditPipeline:
             return Edited(text, text, refusal, result)
         start = text.index(body)
         end = start + len(body)
-        return Edited(text, text[:start] + _ended(read, body, text[end:]) + text[end:], result=result)
+        return Edited(text, text[:start] + with_line_ends(read, body, text[end:]) + text[end:], result=result)
 
     def _too_much(self, shown: str, output: str) -> Refusal | None:
         if self.options.max_edit_ratio is None:
@@ -154,20 +152,3 @@ def decoded_text(data: bytes) -> str:
     if "\0" in text:
         raise FormatError("holds NUL characters, so it is not text")
     return text
-
-
-def _ended(version: str, body: str, after: str) -> str:
-    """A version of a text with the line ends of the text: each line's own, or those of the line that it replaces, or of
-    the line before. `after`: the white space behind the text, which holds the end of its last line."""
-    lines, before, ends = version.split("\n"), _LINE_END.split(body), _LINE_END.findall(f"{body}{after}")
-    if len(set(ends)) < 2:
-        return version.replace("\n", ends[0] if ends else "\n")
-    made = list[str]()
-    for tag, start, end, first, last in aligned(before, lines):
-        if tag == "delete":
-            continue
-        for index in range(first, last):
-            source = start + index - first
-            known = source < min(end, len(ends))
-            made.append(ends[source] if known else made[-1] if made else ends[min(start, len(ends) - 1)])
-    return "".join(f"{line}{end}" for line, end in zip(lines, [*made[:-1], ""], strict=True))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
+
+LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 def aligned(before: Sequence[str], lines: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
@@ -41,3 +44,27 @@ def shared(lines: Iterable[str], before: Sequence[str]) -> bool:
     """Whether any of the lines, blanks apart, is one of the file."""
     known = {line.strip() for line in before}
     return any(line.strip() in known for line in lines if any(map(str.isalnum, line)))
+
+
+def with_line_ends(version: str, body: str, after: str) -> str:
+    """A version of a text, with `\\n` as line ends, with those of the text. `after`: the white space behind the text,
+    which holds the end of its last line."""
+    lines, ends = version.split("\n"), LINE_END.findall(f"{body}{after}")
+    made = line_ends(lines, LINE_END.split(body), ends)
+    return "".join(f"{line}{end}" for line, end in zip(lines, [*made[:-1], ""], strict=True))
+
+
+def line_ends(lines: Sequence[str], before: Sequence[str], ends: Sequence[str]) -> list[str]:
+    """The ends of lines that take the place of others, whose ends are `ends`: each line's own, or that of the line that
+    it replaces, or of the line before."""
+    if len(set(ends)) < 2:
+        return [ends[0] if ends else "\n"] * len(lines)
+    made = list[str]()
+    for tag, start, end, first, last in aligned(before, lines):
+        if tag == "delete":
+            continue
+        for index in range(first, last):
+            source = start + index - first
+            known = source < min(end, len(ends))
+            made.append(ends[source] if known else made[-1] if made else ends[min(start, len(ends) - 1)])
+    return made

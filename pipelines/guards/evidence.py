@@ -20,7 +20,7 @@ from .misspellings import is_near_word
 from .openings import Openings
 from .sentencehood import END, is_terse
 from .varieties import are_varieties
-from .vocabulary import spelt
+from .vocabulary import is_english, spelt
 from .wording import Wording, is_grammar
 
 _TOKEN = re.compile(r"[^\W_](?:\S*[^\W_])?[+#]*")
@@ -39,6 +39,7 @@ _BEFORE_SYMBOL = re.compile(
     r"[b-hj-z],?|[b-hj-z] and)|[=<>+*/(\[])\s*\Z"
 )
 SLIPS = 2  # letters that may differ in a misspelling that happens to be made of words, as "allways"
+SHORT = 3  # letters of most abbreviations
 LABEL_WORDS = 12  # most words of a label
 _NEAR = 24  # characters beside a letter that are looked at
 _CLAUSE = re.compile(
@@ -50,6 +51,7 @@ _DOUBLED = re.compile(r"(.)\1")
 _LAST_COMMA = re.compile(r",(?=\s*(?:and|or)\b)")
 _NEXT_WORD = re.compile(r"\s+([\w'’]+)")
 _COINED = re.compile(r"(\w{3,}?)(?:ee|less|like|ness|wise)s?\Z")
+_ADJECTIVE = re.compile(r"\w{3,}(?:[ai]ble|al|ic|ish|ive|ous)\Z")
 _DIVIDED = re.compile(r"\w-[ \t]*\n")
 _JOINED = re.compile(r"\w[:=|]\w")
 _COMPARED_TWICE = re.compile(r"(?<![\w'’])(?:more|most) \w+(?:er|est)(?![\w'’])", re.IGNORECASE)
@@ -104,6 +106,10 @@ class Evidence:
                     yield f"{word!r} is a regular plural"
                 if why := facts.term(word):
                     yield f"{word!r} is no slip: {why}"
+                elif facts.is_document and len(word) <= SHORT:
+                    yield f"{word!r} may be an abbreviation"
+                elif facts.is_document and all(map(partial(_is_other, word), wording.new)):
+                    yield f"{word!r} is too far from it for a slip"
                 elif is_compound(word) and all(distance(plain(word), plain(new)) > SLIPS for new in wording.new):
                     yield f"{word!r} is made of known words"
                 elif (
@@ -117,6 +123,8 @@ class Evidence:
         for word, new in product(wording.gone, wording.new):
             if are_varieties(word, new) and facts.is_word(word):
                 yield f"{word!r} and {new!r} are spellings of one word"
+            if facts.is_document and _is_adjective(word) and _is_adjective(new):
+                yield f"the adjectives {word!r} and {new!r} differ in meaning"
         doubled, still = _doubles(wording.was, ()), _doubles(wording.becomes, ())
         if len(wording.new) > len(wording.gone) and _doubles(wording.becomes, wording.beside) > doubled:
             yield "a word would stand twice"
@@ -229,12 +237,25 @@ def _is_typo(word: str, new: str) -> bool:
     """Whether letters only change places or are doubled: no term looks like a word in that way."""
     a, b = plain(word), plain(new)
     is_doubled = _DOUBLED.sub(r"\1", a) == _DOUBLED.sub(r"\1", b)
+    is_doubled &= len(a) > SHORT or len(a) < len(b)  # but "iff"
     return len(a) > 2 and (is_doubled or sorted(a) == sorted(b)) and distance(a, b) <= 1
 
 
 def _is_far(word: str, new: str) -> bool:
     """Whether more than one letter differs, in words that are no irregular forms and do not sound alike."""
     return distance(plain(word), plain(new)) > 1 and not (are_irregular(word, new) or sounds_like(word, new))
+
+
+def _is_other(word: str, new: str) -> bool:
+    """Whether a word loses an end of two letters and more, as "nodesep", or differs by more letters than slips do."""
+    a, b = plain(word), plain(new)
+    is_cut = len(a) > len(b) + 1 and (a.startswith(b) or a.endswith(b))
+    return is_cut or (distance(a, b) > SLIPS and _is_far(word, new))
+
+
+def _is_adjective(word: str) -> bool:
+    """Whether a word has the ending of adjectives, or an adverb."""
+    return bool(_ADJECTIVE.match(word)) or is_english(f"{word.removesuffix('le')}ly")
 
 
 def _tokens(text: str) -> list[str]:

@@ -18,14 +18,14 @@ from ..options import GuardOptions
 from .bounded import BoundedPattern, Searchable
 from .characters import characters, named, strange
 from .document_words import DocumentWords
-from .judging import BUNDLED, CALIBRATED, USUAL_PRECISION, Judge, measured
+from .judging import BUNDLED, CALIBRATED, LOST_WORD, USUAL_PRECISION, Judge, measured
 from .languages import ANY, is_in
 from .openings import Openings
 from .sentencehood import END, FRAGMENT_WORDS
 from .stretches import PATTERNS, Stretches
 from .together import groups
 from .varieties import restyled
-from .vocabulary import SPELT
+from .vocabulary import SPELT, spelt
 from .wording import Kind, is_negation
 from .wrappers import declines, unwrapped
 
@@ -175,14 +175,17 @@ def _gains(
 def _rival(
     text: str, segment: Segment, change: Edit, judge: Judge, options: GuardOptions, context: Context
 ) -> Refusal | None:
-    """The refusal of a spelling if another word that is as near to the misspelt one makes the segment more likely."""
+    """The refusal of another word if one that differs from the source's by a letter makes the segment more likely."""
     rivals = judge.rivals(change) if context.fluency is not None and options.precision else ()
-    gains = _gains(text, segment, [[change], *([edit] for _, edit in rivals)], options, context) if rivals else [0.0]
-    best = max(range(len(gains)), key=lambda at: gains[at] or 0.0)
-    if best == 0:
+    if not rivals:
         return None
-    would = replacing(text[change.start : change.end], change.replacement)
-    return Refusal("evidence", f"{would}, but {rivals[best - 1][0]!r} is as near to it and likelier here")
+    made = [[change], *([edit] for _, edit in rivals)]
+    own, *gains = (gain or 0.0 for gain in _gains(text, segment, made, options, context))
+    gain, word = max(zip(gains, (word for word, _ in rivals), strict=True))
+    was = text[change.start : change.end]
+    if gain <= own - LOST_WORD * max(0, len(spelt(was)) - len(spelt(change.replacement))):
+        return None
+    return Refusal("evidence", f"{replacing(was, change.replacement)}, but {word!r} is near to it and likelier here")
 
 
 def _belonging(text: str, change: Edit, other: Refusal) -> Refusal:

@@ -34,7 +34,7 @@ another word in a heading or a cell, another mark at the end of a sentence;
 `often`: added to the margin for another form of a word that the writer uses often;
 `care`: added for a careful writer, by which mistakes are e times as rare;
 `initial`: a sentence that loses the "The" it begins with;
-`more`: added for function words that come or go in a document."""
+`more`: added for function words in a document."""
 
 DEFAULT_MARGINS: Mapping[MarginKind, float] = {
     "spelling": 0.0,
@@ -159,10 +159,11 @@ class Judge:
         return kind, self._preferred.margin(start, end) if self._preferred else None
 
     def rivals(self, edit: Edit) -> Sequence[tuple[str, Edit]]:
-        """Other words that may stand for a misspelt one, and the changes to these."""
+        """Other words that the writer may have meant, and the changes to these."""
         wording, start, _ = self._worded(edit)
         kind, _ = self.measured(edit)
-        return rivals(wording, start, self._facts.count) if kind == "spelling" else ()
+        is_asked = kind == "spelling" or (self._facts.is_document and kind != "doubled")
+        return rivals(wording, start, self._facts.count) if is_asked else ()
 
     def _worded(self, edit: Edit) -> tuple[Wording, int, int]:
         """A change extended to whole words, with the start and end of these words."""
@@ -272,7 +273,7 @@ class Judge:
         slips, left = (plain_slips(f"{before}{side}{after}") for side in (wording.was, wording.becomes))
         if words == ARTICLES or left < slips:  # the next word decides which article is right, as the evidence says
             return self._margins[kind] + self._more
-        if self._facts.is_document and kind == "grammar" and len(wording.gone) != len(wording.new):
+        if self._facts.is_document and kind == "grammar":
             least += self._margins["more"]
         if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:
             least = max(least, self._margins["initial"])  # whether "The" is right depends on the text before

@@ -1,26 +1,29 @@
-"""Words that a misspelling may have been meant as."""
+"""Words that may have been meant, where a letter is wrong."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from string import ascii_lowercase
 
 from ..documents import Edit
 from .vocabulary import english
-from .wording import Wording
+from .wording import Wording, is_grammar
 
 RIVALS = 8  # words that are asked about
 
 
 def rivals(wording: Wording, start: int, count: Callable[[str], int]) -> Sequence[tuple[str, Edit]]:
-    """The words that a misspelt word is as near to as to its correction, and the changes to these. `start`: where the
-    changed words begin; `count`: occurrences of a word in the document."""
-    if len(wording.gone) != 1 or len(wording.new) != 1 or not wording.gone[0].islower():
+    """The words that differ from one that changes by a letter, and the changes to these. `start`: where the changed
+    words begin; `count`: occurrences of a word in the document."""
+    if len(wording.gone) != 1 or len(wording.new) > 1 or not wording.gone[0].islower():
         return ()
-    (word,), (new,), near = wording.gone, wording.new, set(near_words(wording.gone[0]))
-    start += wording.was.index(word)
-    others = sorted(near - {new}, key=lambda other: (-count(other), other[0] != word[0], other))
-    return [(other, Edit(start, start + len(word), other)) for other in others[:RIVALS] if new in near]
+    word = wording.gone[0]
+    at = re.search(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])", wording.was)
+    start += at.start() if at else 0
+    others = {*near_words(word)}.difference((word, *wording.new))
+    order = sorted(others, key=lambda other: (-count(other), not is_grammar(other), other[0] != word[0], other))
+    return [(other, Edit(start, start + len(word), other)) for other in order[:RIVALS]]
 
 
 def is_near_word(word: str) -> bool:

@@ -14,7 +14,16 @@ except ImportError as error:
 
 from .chat import ChatCopySpec
 from .citing import CitedAnswer, DocumentCitation, with_citations
+from .edit_tool import apply_edit_tool
 from .llm import CopySpecLLM
 from .wiring import with_references
 
-__all__ = ["ChatCopySpec", "CitedAnswer", "CopySpecLLM", "DocumentCitation", "with_citations", "with_references"]
+__all__ = [
+    "ChatCopySpec",
+    "CitedAnswer",
+    "CopySpecLLM",
+    "DocumentCitation",
+    "apply_edit_tool",
+    "with_citations",
+    "with_references",
+]

@@ -39,7 +39,7 @@ def test_a_datastore_changes_no_output(
     for datastore in ("said", str(tmp_path / "corpora" / "said")):
         code, out, err = run(capsys, "generate", "the cat", "--datastore", datastore, "--stats", *LENGTH)
         assert (code, out) == plain[:2] and "from datastore" in err
-    for wrong, status, message in (("nowhere", 2, "--datastore 'nowhere' is neither"), ("words", 1, "not 'tokens'")):
+    for wrong, status, message in (("nowhere", 2, "--datastore 'nowhere' is neither"), ("words", 3, "not 'tokens'")):
         code, out, err = run(capsys, "generate", "the cat", "--datastore", wrong, *LENGTH)
         assert (code, out) == (status, "") and message in err and len(err.splitlines()) == 1
 

@@ -216,7 +216,10 @@ def test_a_closed_iterator_ends_its_requests() -> None:
         assert len(server.bodies) <= 9
 
 
-@pytest.mark.parametrize("command", [["gec", "--check"], ["gec", "--diff"], ["edit", "--instruction", "Correct"]])
+@pytest.mark.parametrize(
+    "command",
+    [["gec", "--check"], ["gec", "--diff"], *([name, "--instruction", "Correct"] for name in ("edit", "apply"))],
+)
 def test_a_server_that_cannot_be_asked_is_no_finding(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]
 ) -> None:

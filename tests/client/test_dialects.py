@@ -13,7 +13,15 @@ import pytest
 import copyspec
 from copyspec.client.dialects import DIALECTS, TOP
 from copyspec.integrations.vllm.parameters import DRAFTS, EDIT_SOURCE, REFERENCES
-from copyspec.pipelines import EditOptions, EditPipeline, GECPipeline, GuardOptions, IterativeRAG
+from copyspec.pipelines import (
+    ApplyOptions,
+    ApplyPipeline,
+    EditOptions,
+    EditPipeline,
+    GECPipeline,
+    GuardOptions,
+    IterativeRAG,
+)
 from copyspec.retrievers import BM25Retriever
 from tests.helpers.commands import run
 from tests.helpers.fake_server import FakeServer, Sent, asked_text, completion, fake_server
@@ -385,3 +393,14 @@ def test_a_project_may_only_name_a_server_on_this_machine(
         settings.write_text(text)
         code, _, err = run(capsys, "gec", str(path))
         assert code == 2 and message in err
+
+
+def test_edits_are_merged_by_a_served_model() -> None:
+    file, snippet = "a = 1\nb = 2\nc = 3\n", "# ...\nd = 4\n"
+    answer = Sent(completion(f"```\n{file}d = 4\n```"))
+    with fake_server(lambda body: answer) as server, copyspec.remote(server.url, dialect="copyspec") as remote:
+        applied = ApplyPipeline(remote, ApplyOptions(preset="fastapply"))(file, snippet, "Add d")
+    assert applied.text == file + "d = 4\n" and applied.how == "merged by the model"
+    (body,) = server.bodies
+    assert body["edit_source"] == file.strip() and body["references"] == [snippet]
+    assert [each["role"] for each in body["messages"]] == ["system", "user"]

@@ -12,7 +12,7 @@ import copyspec
 from copyspec.engine.results import Result, Stats
 from copyspec.pipelines import EditPipeline
 from copyspec.pipelines.documents import Refusal
-from copyspec.pipelines.editing.answers import version
+from copyspec.pipelines.guards.answers import is_omission, omission, version
 from copyspec.pipelines.guards.wrappers import unwrapped
 from tests.helpers.tiny import tiny_engine
 
@@ -572,3 +572,51 @@ def test_short_texts(source: str) -> None:
     ):
         assert isinstance(version(answer, source, "Correct it."), Refusal), answer
     assert version(f'"{meant}"', source, "Put it in quotes.") == f'"{meant}"'
+
+
+SNIPPET_MARKS = """\
+# ... existing code ...
+    // rest of code here
+/* unchanged */
+<!-- ... -->
+[the rest of the file...]
+{/* ... existing ... */}
+; ... existing code ...
+# ... (keep the existing imports and other functions)
+... existing code ...
+...(rest of the code unchanged)
+// (other methods remain unchanged)
+-- ... same ...
+# existing code"""
+NO_MARKS = """\
+...
+    ...
+    ...,
+# Loading data...
+x = [...y]
+def f(): ...
+return {...state}
+    ...state,
+  ...(settings ?? DEFAULTS),
+  ...[1, 2],
+// the rest of the line is kept
+"rest unchanged",
+# Remaining time in seconds
+# the existing code is slow
+x: Tuple[int, ...]
+* other
+foo(...)"""
+
+
+@pytest.mark.parametrize(
+    ("line", "is_mark"),
+    [(line, text is SNIPPET_MARKS) for text in (SNIPPET_MARKS, NO_MARKS) for line in text.splitlines()],
+)
+def test_marks_of_snippets_are_told_from_lines_that_end_in_dots(line: str, is_mark: bool) -> None:
+    """cline/cline#14, #456, #534; OpenHands/OpenHands#6907"""
+    assert is_omission(line) is is_mark
+
+
+def test_spread_arguments_are_no_marks() -> None:
+    before = ["f({", "  a: 1,", "  b: 2,", "});"]
+    assert omission(["f({", "  ...(defaults ?? {}),", "});"], before) is None

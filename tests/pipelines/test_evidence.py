@@ -208,7 +208,8 @@ class Fluent:
             yield index, Outcome(made, changes=[Change(5, 8, 2.0)])
 
     def fluency(self, before: str, texts: tuple[str, ...]) -> list[float]:
-        self.asked.append((before, texts))
+        if len(texts) == 2:  # not about rivals
+            self.asked.append((before, texts))
         return [self.gain * ("were" in each) for each in texts]
 
 

@@ -6,14 +6,25 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Iterable, Iterator, Mapping
+from string import ascii_lowercase
 from types import MappingProxyType
 
 import pytest
 
 from copyspec.engine.results import Change
-from copyspec.pipelines import FunctionCorrector, GECPipeline, Outcome, Runner, RunOptions, Work, format_of
+from copyspec.pipelines import (
+    FunctionCorrector,
+    GECPipeline,
+    GuardOptions,
+    Outcome,
+    Runner,
+    RunOptions,
+    Work,
+    format_of,
+)
 from copyspec.pipelines.guards.misspellings import near_words
 from copyspec.pipelines.guards.number import is_noun, plural
+from copyspec.pipelines.guards.vocabulary import is_english, is_rare
 
 BESIDE = "It is a good day. They went home. She was here."
 NOUNS = "payload identity proverb theory faculty parameter keyword".split()  # noqa: SIM905
@@ -173,6 +184,79 @@ def test_a_misspelt_word_becomes_the_likeliest_of_those_it_is_near(wrong: str, r
     for favourite, made in (("x", other), (other, other), (right, wrong)):
         pipeline = GECPipeline(Speller(f" {wrong} ", f" {other} ", 9.0, favourite))
         assert pipeline(text).text == text.replace(f" {wrong} ", f" {made} ")
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "other"),
+    [
+        ("my", "I", "may"),
+        ("form", "forms", "from"),
+        ("an", "a", "and"),
+        ("of", "off", "or"),
+        ("tree", "trees", "three"),
+    ],
+)
+def test_a_word_stays_if_one_that_differs_by_a_letter_is_likelier(was: str, becomes: str, other: str) -> None:
+    assert other in near_words(was)
+    alone = f"They said that {was} name is here."
+    for favourite, made in (("x", becomes), (other, was)):
+        pipeline = GECPipeline(Speller(f" {was} ", f" {becomes} ", 9.0, favourite))
+        text = f"{BESIDE} {alone}"
+        assert pipeline(text).text == text.replace(f" {was} ", f" {made} ")
+        assert pipeline(alone).text == alone.replace(f" {was} ", f" {becomes} ")
+
+
+@pytest.mark.parametrize(("was", "other"), [("on", "one"), ("to", "too"), ("of", "off"), ("by", "buy")])
+def test_a_word_stays_if_it_may_be_one_that_lacks_a_letter(was: str, other: str) -> None:
+    text = f"{BESIDE} They made {was} such place."
+    for favourite, made in (("x", " "), (other, f" {was} ")):
+        speller = Speller(f"made {was} such", "made such", 9.0, favourite)
+        pipeline = GECPipeline(speller, guards=GuardOptions(precision=0.8))
+        assert pipeline(text).text == text.replace(f" {was} ", made)
+
+
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [
+        ("nodesep", "nodes"),
+        ("linkloc", "link"),
+        ("treectl", "tree"),
+        ("phkmalloc", "malloc"),
+        ("environnement", "environmental"),
+        ("documentaire", "documented"),
+    ],
+)
+def test_unknown_words_stay_where_a_slip_would_be_too_large(word: str, other: str) -> None:
+    text = f"{BESIDE}\n\nSet the {word} now."
+    assert corrected(text, word, other) == text
+    for wrong, right in (("environnement", "environment"), ("neccesary", "necessary"), ("noddes", "nodes")):
+        assert corrected(text.replace(word, wrong), wrong, right) == text.replace(word, right)
+
+
+def test_short_unknown_words_are_abbreviations_in_documents() -> None:
+    letters = random.Random(5)
+    drawn = {"".join(letters.choices(ascii_lowercase, k=3)) for _ in range(400)} | {"iff", "nod", "ann"}
+    words = [word for word in sorted(drawn) if not (is_english(word) or is_rare(word)) and [*near_words(word)]]
+    others = {word: next(near_words(word)) for word in words}
+    assert len(words) > 100 and "iff" in words
+    for word, other in others.items():
+        text = f"{BESIDE}\n\nThey said that it {word} must be larger."
+        assert corrected(text, f" {word} ", f" {other} ") == text or sorted(word) == sorted(other) or len(other) > 3
+    for wrong, right in (("teh", "the"), ("wil", "will"), ("adn", "and")):
+        text = f"{BESIDE}\n\nThey saw {wrong} other one."
+        assert corrected(text, f" {wrong} ", f" {right} ") == text.replace(wrong, right)
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [("simplistic", "simple"), ("historic", "historical"), ("economic", "economical"), ("sensible", "sensitive")],
+)
+def test_no_adjective_stands_for_another_in_documents(one: str, two: str) -> None:
+    for was, becomes in ((one, two), (two, one)):
+        text = f"{BESIDE}\n\nThis is a really {was} approach."
+        assert corrected(text, f" {was} ", f" {becomes} ") == text
+    text = f"{BESIDE}\n\nIt was a beauty day."
+    assert corrected(text, " beauty ", " beautiful ") == text.replace("beauty", "beautiful")
 
 
 @pytest.mark.parametrize(

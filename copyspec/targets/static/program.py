@@ -74,7 +74,7 @@ class StaticProgram:
         chosen = wanted if shape.scored < shape.tokens else None
         with ExitStack() as contexts:
             if self._tree_attention:
-                contexts.enter_context(attending(work))
+                contexts.enter_context(attending(work, caps=self._facts.caps_scores))
             if broken is None:  # attention by kernels, which takes no masks and no positions
                 return self._enter(work, markers(work, self._facts), cache, chosen)
             slots = own_slots(work, cache.width)

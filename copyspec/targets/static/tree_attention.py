@@ -35,6 +35,7 @@ class _Running(threading.local):
     """The pass of this thread."""
 
     work: PassInputs | None = None
+    caps: bool = True  # whether the attention in whose place this one is used caps scores
     callers: list[torch.nn.Module] | None = None  # modules that have called attention, in order; None: not recorded
 
 
@@ -42,13 +43,14 @@ _running = _Running()
 
 
 @contextmanager
-def attending(work: PassInputs) -> Iterator[None]:
-    """Let attention with markers in this thread be that of a pass while the context is active."""
-    before, _running.work = _running.work, work
+def attending(work: PassInputs, *, caps: bool = True) -> Iterator[None]:
+    """Let attention with markers in this thread be that of a pass while the context is active. `caps`: see
+    `ModelFacts.caps_scores`."""
+    before, _running.work, _running.caps = (_running.work, _running.caps), work, caps
     try:
         yield
     finally:
-        _running.work = before
+        _running.work, _running.caps = before
 
 
 def markers(work: PassInputs, facts: ModelFacts) -> torch.Tensor | dict[str, torch.Tensor]:
@@ -155,7 +157,8 @@ def tree_attention_forward(
     if _running.callers is not None:
         _running.callers.append(module)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return attend(query, key, value, work, attention_mask.shape[1] - 1, scale, softcap, s_aux), None
+    cap = softcap if _running.caps else None
+    return attend(query, key, value, work, attention_mask.shape[1] - 1, scale, cap, s_aux), None
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 
 from ..documents import Refusal
 from ..edits.lines import aligned, distance, new_lines, shared
-from ..guards.wrappers import FENCE, is_closing, open_fence, without_thoughts
+from .wrappers import FENCE, is_closing, open_fence, without_thoughts
 
 _PREFACE = re.compile(
     r"\W*(?:sure|certainly|of course|absolutely|okay|ok|yes|alright|great|happy to help|no problem|below|the following|"
@@ -83,7 +83,7 @@ def version(answer: str, source: str, instruction: str, *, may_shrink: bool = Fa
     lines, before = text.split("\n"), source.split("\n")
     while len(lines) > 1 and not lines[0].strip():
         del lines[0]
-    body = lines if _FENCING.search(instruction) else _unfenced(lines, before)
+    body = lines if _FENCING.search(instruction) else unfenced(lines, before)
     if isinstance(body, Refusal):
         return body
     if len(body) == len(lines):
@@ -96,7 +96,7 @@ def version(answer: str, source: str, instruction: str, *, may_shrink: bool = Fa
     return _why_none(version.split("\n"), before, instruction, may_shrink) or version
 
 
-def _unfenced(lines: Sequence[str], before: Sequence[str]) -> Sequence[str] | Refusal:
+def unfenced(lines: Sequence[str], before: Sequence[str]) -> Sequence[str] | Refusal:
     """The lines inside the fence that is around the file; all of them if none is."""
     start = next((index for index, line in enumerate(lines) if FENCE.fullmatch(line)), None)
     if start is None:
@@ -289,6 +289,7 @@ _ABRIDGED = re.compile(
     re.IGNORECASE,
 )
 _CUT = re.compile(rf"[\W_]*(?:c\s+)?{_DOTS}[\s(\[]+\w")
+_SPREAD = re.compile(r"\s*\.\.\.[\w$(\[{]")  # of JavaScript and others: `...(given ?? []),`
 _UNCHANGED = re.compile(
     r"\W*(?:the )?(?:rest|remainder|remaining|other|everything)\b.*\b(?:same|unchanged|as (?:is|before)|omitted)\W*"
     rf"|\s*{_COMMENT}\W*(?:the )?(?:rest|same|remainder)\W*",
@@ -329,7 +330,7 @@ _MAX_WORDED = 12
 def omission(lines: Sequence[str], before: Sequence[str]) -> str | None:
     """A line that stands for lines of the file that are missing; None if there is none."""
     known = set(before)
-    marks = {at: mark for at, line in enumerate(lines) if line not in known and (mark := _mark(line))}
+    marks = {at: mark for at, line in enumerate(lines) if line not in known and (mark := mark_of(line))}
     if not marks or not any(line.strip() for line in new_lines(before, lines)):
         return None
     if sure := [at for at, mark in marks.items() if mark == "sure"]:
@@ -376,10 +377,12 @@ def _words(lines: Sequence[str]) -> set[str]:
     return {word for line in lines for word in re.findall(r"\w{4,}", line.casefold())}
 
 
-def _mark(line: str) -> str | None:
+def mark_of(line: str) -> str | None:
     """What says that something was left out. "sure": a comment or bracket with dots. What may as well be a line of the
     file must have taken the place of others: "dots" alone, "words" in a comment, a "remark" behind code."""
     is_short = len(line.split()) <= _MAX_WORDED
+    if _SPREAD.match(line) and not _WORDED.search(line):
+        return None
     if _BARE.fullmatch(line):
         return "sure" if line.strip(" .…") else "dots"
     if _INLINE.search(line) or (is_short and (_CUT.match(line) or _UNCHANGED.fullmatch(line))):
@@ -390,3 +393,26 @@ def _mark(line: str) -> str | None:
     if remark and len(remark[1].split()) <= _MAX_WORDED and _WORDED.search(remark[1]):
         return "remark"
     return "sure" if is_short and _WORDED.search(line) and _TRAILS.fullmatch(line) else None
+
+
+_STAYS = re.compile(
+    rf"\s*{_COMMENT}(?=.*(?:rest\b|remain|existing|previous|original|unchanged|same\b))"
+    r"(?:\W*\b(?:keep|the|all|any|your|my|and|other|rest|of|remain(?:s|ing|der)?|existing|previous|original|unchanged|same|"
+    r"code|file|imports?|methods?|functions?|class(?:es)?|component|content|lines?|logic|implementations?|here|goes|"
+    r"stays?|as|is|are|before|above|below|no|changes?|needed|omitted)\b)+\W*",
+    re.IGNORECASE,
+)
+
+_LITERAL = re.compile(r"\s*([\"'`])[^\"'`]+\1\W*")  # a text of the program
+
+
+def is_omission(line: str) -> bool:
+    """Whether a line can hardly be meant as it stands: dots in a comment or brackets, alone, before words, or with
+    words that say what stays; or a comment of such words alone."""
+    if len(line.split()) > _MAX_WORDED or _LITERAL.fullmatch(line):
+        return False
+    if _SPREAD.match(line) and not _WORDED.search(line):
+        return False
+    is_bare = _BARE.fullmatch(line) is not None and line.strip(" .…,;") != ""
+    is_worded = re.search(_DOTS, line) and _MARKED.match(line) and _WORDED.search(line)
+    return is_bare or bool(is_worded or _CUT.match(line) or _UNCHANGED.fullmatch(line) or _STAYS.fullmatch(line))

@@ -1,0 +1,169 @@
+"""`copyspec apply`: applies the edits that agents write to files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from copyspec.cli.common import CHANGED, FAILED, STDIN, UsageError, check_stdout, in_options, quiet_log, read_prompt
+from copyspec.cli.correcting import reason
+from copyspec.cli.correction_options import AsDiff, Check, InPlace, Plain, Quiet, Whole, input_option, output_option
+from copyspec.cli.model_options import NamedModel, model_option
+from copyspec.cli.printing import echo, echo_bytes, flush_stdout
+from copyspec.cli.remote_options import ServerOptions, usage_told
+from copyspec.common.filesystem import read_input
+from copyspec.pipelines import ApplyOptions
+
+if TYPE_CHECKING:
+    from copyspec import Chunk, Engine, Remote
+    from copyspec.pipelines import Applied, FileApplied
+
+
+def apply(
+    *,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files, or the folder that holds them. Default: this one. - is stdin.", show_default=False),
+    ] = None,
+    edit: Annotated[str | None, input_option("File with the edit. Default: stdin.", "--edit", "-e")] = None,
+    instruction: Annotated[str, model_option("What the edit does; without one, what to do.")] = "",
+    replacing: Annotated[InPlace, "Output"],
+    whole: Whole = False,
+    stream: Annotated[
+        bool, output_option("Print it while a model writes it: check the exit code.", "--stream")
+    ] = False,
+    diff: AsDiff = False,
+    check: Check = False,
+    model: Annotated[NamedModel, "Model"],
+    server: Annotated[ServerOptions, "Server"],
+    asked: Annotated[ApplyOptions, "Model"],
+    plain: Plain = False,
+    quiet: Quiet = False,
+) -> int:
+    """Apply an edit to files, and show a unified diff; -i writes them, all or none.
+
+    The edit may be search-and-replace blocks, a unified diff or a patch between *** Begin Patch and *** End Patch, a
+    snippet with marks such as `# ... existing code ...`, or a whole file. Where its lines stand in the file once, it is
+    applied without a model. Otherwise the model that --model or --server names merges it, and its output is checked.
+    Exit code 1: the diff is not empty, or --check found changes; 2: wrong usage; 3: a part of the edit does not fit, is
+    cut or is for another file, or the model's output cannot be trusted: then no file is changed.
+    """
+    from copyspec.models.errors import LoadError
+    from copyspec.pipelines import (
+        ApplyPipeline,
+        FileApplied,
+        FormatError,
+        JournalError,
+        apply_to_files,
+        decoded_text,
+        finish_writing,
+        write_files,
+    )
+
+    paths = paths or []
+    folders = [path for path in paths if os.path.isdir(path)]
+    is_asked = bool(instruction) and edit is None
+    if STDIN in paths and (replacing.in_place or len(paths) > 1 or (edit in (None, STDIN) and not is_asked)):
+        raise UsageError("- is stdin: it must be the only file, without -i, and the edit in a file: --edit FILE")
+    if sum((replacing.in_place, whole or stream, diff, check)) > 1:
+        raise UsageError("-i, --whole (or --stream), --diff and --check are different outputs; give one")
+    if folders and (len(paths) > 1 or is_asked):
+        raise UsageError(f"{folders[0]!r} is a folder: give it alone, with an edit, or name files")
+    if (is_asked and not paths) or (stream and len(paths) != 1):
+        raise UsageError(f"{'--stream' if stream else '--instruction'} needs a file: name one")
+    suffix = replacing.suffix(paths, in_place=replacing.in_place)
+    check_stdout([path for path in [*paths, edit or STDIN] if path not in folders])
+    text = "" if is_asked else read_prompt(None, Path(edit or STDIN))
+    remote = server.remote(model, {"--draft-model": asked.draft_models})
+    root = Path(folders[0] if folders else ".")
+    with usage_told(remote, quiet=quiet), quiet_log(quiet):
+        pipeline = ApplyPipeline(loader(model, remote), replace(asked, drafts=not plain))
+        try:
+            if replacing.in_place and (count := finish_writing(root)) and not quiet:
+                echo(f"copyspec: an interrupted run is finished: {count} more files are written", err=True)
+            if stream or STDIN in paths:
+                (path,) = paths
+                file = decoded_text(sys.stdin.buffer.read() if path == STDIN else read_input(path))
+                name = None if path == STDIN else path
+                if stream:
+                    applied = _streamed(pipeline.stream(file, text, instruction, path=name))
+                else:
+                    applied = pipeline(file, text, instruction, path=name)
+                outcomes = [FileApplied(Path(path), applied, None)]
+            else:
+                files = [] if folders else [Path(path) for path in paths]
+                outcomes = list(apply_to_files(pipeline, text, root, files, instruction))
+            is_refused = any(each.applied.refusal is not None for each in outcomes)
+            backups = list[Path]()
+            if replacing.in_place and not is_refused:
+                backups = write_files([each.change for each in outcomes if each.is_changed], root, suffix)
+        except (ConnectionError, LoadError):  # of the model, not of the files
+            raise
+        except (OSError, FormatError, JournalError) as error:
+            echo(f"copyspec: {reason('the edit', error)}", err=True)
+            return FAILED
+        _tell(outcomes, backups, is_refused, quiet)
+        if is_refused:
+            return FAILED
+        if not (replacing.in_place or check or stream):
+            _print(outcomes, whole)
+    return CHANGED if any(each.is_changed for each in outcomes) and not (replacing.in_place or whole or stream) else 0
+
+
+def loader(named: NamedModel, remote: Remote | None) -> Callable[[], Engine] | Remote | None:
+    """The model that merges; None if none is named, as neither the bundled model nor SmolLM2 can."""
+    if remote is not None:
+        return remote
+    return named.load if named.model or os.environ.get("COPYSPEC_MODEL") else None
+
+
+def _streamed(steps: Generator[Chunk, None, Applied]) -> Applied:
+    """The outcome of steps, with the new version printed while it is made."""
+    is_shown = False
+    while True:
+        try:
+            chunk = next(steps)
+        except StopIteration as done:
+            made: Applied = done.value
+            break
+        echo_bytes(chunk.content.encode())
+        flush_stdout()
+        is_shown = True
+    if not is_shown and made.refusal is None:
+        echo_bytes(made.text.encode())
+    return made
+
+
+def _print(outcomes: Sequence[FileApplied], whole: bool) -> None:
+    """Print the new versions, or what changes."""
+    from copyspec.pipelines import base_of_diff, path_in_diff
+
+    base = base_of_diff([os.fspath(each.path) for each in outcomes if os.fspath(each.path) != STDIN])
+    for each in outcomes:
+        path, applied = os.fspath(each.path), each.applied
+        name = path if path == STDIN else path_in_diff(path, base)
+        for line in [applied.text] if whole else applied.diff(name):
+            echo_bytes(line.encode("utf-8", "surrogateescape"))
+    flush_stdout()
+
+
+def _tell(outcomes: Sequence[FileApplied], backups: Sequence[Path], is_refused: bool, quiet: bool) -> None:
+    """Say on stderr what became of each file."""
+    for each in outcomes:
+        refusal = each.applied.refusal
+        if refusal is not None:
+            detail = in_options(refusal.detail, {"form": "--form", "syntax": "--syntax"})
+            echo(f"copyspec: {each.path} is left unchanged: {detail}", err=True)
+        elif not quiet:
+            how = f"could be {each.applied.how}, and is left unchanged too" if is_refused else each.applied.how
+            stats = each.applied.result.stats if each.applied.result is not None else None
+            passes = f", {stats.num_output_tokens} tokens in {stats.num_passes} passes" if stats is not None else ""
+            echo(f"{each.path}: {how}{passes}", err=True)
+    for path in () if quiet else backups:
+        echo(f"copyspec: an old file is kept as {path}", err=True)

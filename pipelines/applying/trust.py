@@ -1,0 +1,159 @@
+"""What a merged file must keep to be used: every line is the file's or the edit's, and those that go are the edit's.
+
+The rules read lines without the blanks around them, so they hold for any language; `syntax` asks its parser.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from ..documents import Refusal
+from ..edits.lines import aligned
+from ..guards.answers import is_omission
+
+_SEEN = 80  # characters of a line that a refusal shows
+
+Chunks = Sequence[Sequence[str]]
+
+
+def why_not(lines: Sequence[str], before: Sequence[str], edit: Chunks, gone: Iterable[str] = ()) -> Refusal | None:
+    """Why the lines of a merged file are not used; None if nothing speaks against them.
+
+    `edit`: the stretches of lines that the edit shows without a gap, with an empty one at an end where a mark stands;
+    `gone`: lines that it shows as removed. Blank lines count nowhere.
+    """
+    edit = [_written(chunk)[1] for chunk in edit]
+    return (
+        placeholder(lines, before)
+        or _cut(lines, edit)
+        or _dropped(lines, before, edit, Counter(map(str.strip, gone)))
+        or _added(lines, before, [line for chunk in edit for line in chunk])
+    )
+
+
+def placeholder(lines: Sequence[str], before: Sequence[str]) -> Refusal | None:
+    """A refusal of a mark for lines that were left out, if it is no line of the file."""
+    known = {line.strip() for line in before}
+    for at, line in enumerate(lines):
+        if is_omission(line) and line.strip() not in known:
+            return Refusal("omission", f"line {at + 1} of the new version stands for others: {_quoted(line)}")
+    return None
+
+
+def stutter(lines: Sequence[str], known: Chunks, least: int = 2) -> Refusal | None:
+    """A refusal of lines that stand twice in a row, as in none of the `known` texts, if one of them is no other one.
+    `least`: so many hold words."""
+    at, texts = _written(lines)
+    others = [f"\n{chr(10).join(_written(text)[1])}\n" for text in known]
+    last, done = dict[str, int](), dict[int, int]()  # by line: its last place; by distance: where its last run ends
+    for here, text in enumerate(texts):
+        size = here - last.get(text, here)
+        last[text] = here
+        if not size or here < done.get(size, 0):
+            continue
+        start, end = here, here  # of a run of lines that are those `size` lines before
+        while start > size and texts[start - 1] == texts[start - 1 - size]:
+            start -= 1
+        while end < len(texts) and texts[end] == texts[end - size]:
+            end += 1
+        done[size] = end
+        first = texts[start - size : start]
+        if end - start < size or sum(any(map(str.isalnum, line)) for line in first) < least:
+            continue
+        if not any("\n".join(["", *first, *first, ""]) in other for other in others):
+            return Refusal(
+                "doubled", f"{_span(at[start - size], at[start - 1])} stand there twice: {_quoted(first[0])}"
+            )
+    return None
+
+
+def _cut(lines: Sequence[str], edit: Chunks) -> Refusal | None:
+    """A refusal of lines that hold the edit's in part only, or with others between them."""
+    whole = "\n".join(["", *_written(lines)[1], ""])
+    for chunk in edit:
+        if "\n".join(["", *chunk, ""]) not in whole and chunk:
+            line = next((line for line in chunk if f"\n{line}\n" not in whole), chunk[-1])
+            return Refusal("lost", f"a part of the edit is not in the new version as it is written: {_quoted(line)}")
+    return None
+
+
+def _dropped(lines: Sequence[str], before: Sequence[str], edit: Chunks, removed: Counter[str]) -> Refusal | None:
+    """A refusal of lines without some of the file's, which the edit does not remove."""
+    (at, old), (_, new) = _written(before), _written(lines)
+    regions = [region for tag, *region in aligned(old, new) if tag != "equal"]
+    added = Counter(line for _, _, first, last in regions for line in new[first:last])
+    moved = added - Counter(line for chunk in edit for line in chunk)  # what came back elsewhere, not with the edit
+    lost = Counter(line for start, end, _, _ in regions for line in old[start:end]) - moved - removed
+    for start, end, first, last in regions:
+        if not any(lost[line] for line in old[start:end]):
+            continue
+        if not any(_is_told(old, span, new[first:last], edit) for span in _slid(old, start, end, first == last)):
+            missing = next(line for line in old[start:end] if lost[line])
+            where = f"{_span(at[start], at[end - 1])} of the file"
+            return Refusal("dropped", f"{where} would go, and the edit does not remove them: {_quoted(missing)}")
+    return None
+
+
+def _slid(old: Sequence[str], start: int, end: int, may_slide: bool) -> Iterator[tuple[int, int]]:
+    """A span of lines that go, and those that leave the same lines if they go instead."""
+    yield start, end
+    for step in (-1, 1) if may_slide else ():
+        first, last = start, end
+        while first + min(step, 0) >= 0 and last + max(step, 0) <= len(old):
+            if old[first + min(step, 0)] != old[last + min(step, 0)]:
+                break
+            first, last = first + step, last + step
+            yield first, last
+
+
+def _is_told(old: Sequence[str], span: tuple[int, int], new: Sequence[str], edit: Chunks) -> bool:
+    """Whether an edit shows that `new` takes the place of a span of lines: between the lines around them; or, at an end
+    of a chunk, if they become no fewer."""
+    size = span[1] - span[0]
+    above, below = old[span[0] - 1] if span[0] else None, old[span[1]] if span[1] < len(old) else None
+    if not new and old[span[0]] == below:
+        return False  # together with the line before them, the line after them says nothing new
+    for number, chunk in enumerate(edit):
+        for start in range(len(chunk) - len(new) + 1 if chunk else 0):
+            end = start + len(new)
+            if (new and chunk[start] != new[0]) or chunk[start:end] != list(new):
+                continue
+            is_first, is_last = start == 0, end == len(chunk)
+            opens = number == 0 and is_first if above is None else not is_first and chunk[start - 1] == above
+            closes = number == len(edit) - 1 and is_last if below is None else not is_last and chunk[end] == below
+            if (opens and closes) or (size <= len(new) and (opens or is_first) and (closes or is_last)):
+                return True
+    return False
+
+
+def _added(lines: Sequence[str], before: Sequence[str], shown: Sequence[str]) -> Refusal | None:
+    """A refusal of a line that stands there more often than in the file and the edit together, and of lines twice in a
+    row."""
+    left = Counter([*_written(before)[1], *shown])
+    known = set(left)
+    for place, line in zip(*_written(lines), strict=True):
+        left[line] -= 1
+        if left[line] < 0:
+            if line in known:
+                return Refusal(
+                    "doubled", f"line {place + 1} of the new version stands there too often: {_quoted(line)}"
+                )
+            return Refusal(
+                "invented", f"line {place + 1} of the new version is neither the file's nor the edit's: {_quoted(line)}"
+            )
+    return stutter(lines, (before, shown))
+
+
+def _written(lines: Sequence[str]) -> tuple[list[int], list[str]]:
+    """The places of the lines that are not blank, and these without the blanks around them."""
+    written = [(at, text) for at, line in enumerate(lines) if (text := line.strip())]
+    return [at for at, _ in written], [text for _, text in written]
+
+
+def _span(first: int, last: int) -> str:
+    return f"line {first + 1}" if first == last else f"lines {first + 1} to {last + 1}"
+
+
+def _quoted(line: str) -> str:
+    return repr(line.strip()[:_SEEN])
