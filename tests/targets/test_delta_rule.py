@@ -61,7 +61,8 @@ def test_every_token_is_that_of_its_path_alone(seed: int) -> None:
             expected = causal_conv1d_update(hidden[here], window, weight, bias, "silu")
             torch.testing.assert_close(convolved[here], expected)
             output, state = torch_recurrent_gated_delta_rule(
-                *(q[here], k[here], v[here]),
+                *(each[here].repeat_interleave(groups, 2) for each in (q, k)),  # older transformers share no heads
+                v[here],
                 g=g[here],
                 beta=beta[here],
                 initial_state=state,
