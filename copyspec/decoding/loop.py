@@ -28,6 +28,9 @@ from copyspec.verification.picking import best_picks
 
 PROBE_NODES = 2  # size of a trial draft from a drafter whose probabilities proved too high
 
+SCORES_BYTES = 1 << 28
+"""Memory for the scores of a row's draft beyond START_NODES, in float32: 524 nodes of Llama 3's 128,256 tokens."""
+
 SHARED_NODES = 512  # draft nodes of all rows in a pass, unless one row alone may have more
 
 _AS_IT_IS = nullcontext()
@@ -217,7 +220,8 @@ class Batch:
             extra = len(rows) * (cost - 1.0) / nodes if nodes else 0.0
             # As long as drafts are right, it does not matter what a pass without them would cost.
             self._pauses = budget.is_guessed and nodes > 0 and not any(paths)
-            self._reach = min(max(START_NODES, 2 * max(map(len, paths))), MOST_NODES)
+            most = min(MOST_NODES, SCORES_BYTES // (4 * target.vocab_size))
+            self._reach = max(START_NODES, min(2 * max(map(len, paths)), most))
             for row, tree, path in zip(rows, trees, paths, strict=True):
                 row.meter.count(tree, path, budget, len(rows), extra * len(tree.tokens), budget.max_nodes)
         outputs = [row.report(tree, path, len(rows)) for row, tree, path in zip(rows, trees, paths, strict=True)]

@@ -573,7 +573,7 @@ no_host:
 }
 
 /* Unusually large trees are left to Python's check, whose time is not quadratic in their size. */
-#define MAX_NODES 256
+#define MAX_NODES 1024
 
 static PyObject *
 is_sound(PyObject *Py_UNUSED(module), PyObject *args)
