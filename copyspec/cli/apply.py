@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from copyspec.cli.common import CHANGED, FAILED, STDIN, UsageError, check_stdout, in_options, quiet_log, read_prompt
+from copyspec.cli.common import (
+    CHANGED,
+    FAILED,
+    STDIN,
+    UsageError,
+    check_stdout,
+    in_options,
+    quiet_log,
+    read,
+    read_prompt,
+)
 from copyspec.cli.correcting import reason
 from copyspec.cli.correction_options import AsDiff, Check, InPlace, Plain, Quiet, Whole, input_option, output_option
 from copyspec.cli.model_options import NamedModel, model_option
@@ -79,7 +89,9 @@ def apply(
         raise UsageError(f"{'--stream' if stream else '--instruction'} needs a file: name one")
     suffix = replacing.suffix(paths, in_place=replacing.in_place)
     check_stdout([path for path in [*paths, edit or STDIN] if path not in folders])
-    text = "" if is_asked else read_prompt(None, Path(edit or STDIN))
+    text = ""
+    if not is_asked:
+        text = read_prompt(STDIN, None) if edit is None or edit == STDIN else read(Path(edit), "--edit")
     remote = server.remote(model, {"--draft-model": asked.draft_models})
     root = Path(folders[0] if folders else ".")
     with usage_told(remote, quiet=quiet), quiet_log(quiet):
@@ -159,6 +171,7 @@ def _tell(outcomes: Sequence[FileApplied], backups: Sequence[Path], is_refused: 
         refusal = each.applied.refusal
         if refusal is not None:
             detail = in_options(refusal.detail, {"form": "--form", "syntax": "--syntax"})
+            detail = detail.replace("give a model", "name a model (--model or --server)")
             echo(f"copyspec: {each.path} is left unchanged: {detail}", err=True)
         elif not quiet:
             how = f"could be {each.applied.how}, and is left unchanged too" if is_refused else each.applied.how

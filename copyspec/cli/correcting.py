@@ -293,7 +293,8 @@ def reason(path: str, error: Exception) -> str:
     named = getattr(error, "filename", None)
     if isinstance(named, str) and named not in message and os.path.realpath(named) != os.path.realpath(path):
         message = f"{named!r}: {message}"  # the error is about an output
-    return message if path and path in message else f"{path or repr(path)}: {message}"
+    is_named = path in message and not getattr(error, "strerror", None)  # "No such file" is about one called "file" too
+    return message if path and is_named else f"{path or repr(path)}: {message}"
 
 
 @cache

@@ -144,7 +144,8 @@ class ApplyPipeline:
         elif exactly.reason in ("absent", "model") and self.model is not None:
             made = yield from self._merged(blank, edit, instruction, streams)
         else:
-            need = ": give a model that can merge it" if exactly.reason in ("absent", "model") else ""
+            quote = " show the lines as they stand there, or" if exactly.reason == "absent" else ""
+            need = f":{quote} give a model that can merge it" if exactly.reason in ("absent", "model") else ""
             made = replace(made, refusal=replace(exactly, detail=exactly.detail + need))
         if made.refusal is None and self.options.syntax and (refusal := broken(text, made.text, path or edit.path)):
             made = replace(made, text=text, refusal=refusal)

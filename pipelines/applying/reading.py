@@ -25,6 +25,7 @@ _NAME = re.compile(
 )
 _LABEL = re.compile(r"(?:file|path|filename|file path)\s*[:=]\s*", re.IGNORECASE)
 _TAGGED = re.compile(r"<(path|file_path|filename|file)>([^<>\n]+)</\1>")
+_CONTEXT = 3  # lines of a file that a diff usually shows below a change
 _ABOVE = 4  # lines above a block among which the name of its file is searched
 
 
@@ -193,6 +194,8 @@ def _diff(lines: Sequence[str]) -> Iterator[FileEdit]:
             end = next((i for i in range(at + 1, len(lines)) if _ends_hunk(lines, i)), len(lines))
             counts = (int(head[2] or 1), int(head[4] or 1)) if head[1] else None
             hunk = _signed(lines[at + 1 : end], at + 1, counts)
+            if counts and not any(map(str.strip, lines[end:])):
+                _check_whole(hunk, counts, lines[at + 1 : end])
             if head[1] and counts == (len(hunk.old), len(hunk.new)):
                 hunk = replace(hunk, line=int(head[1]) + (not hunk.old))
             if hunk.old or hunk.new:
@@ -200,6 +203,18 @@ def _diff(lines: Sequence[str]) -> Iterator[FileEdit]:
             at = end
         else:
             at += 1
+
+
+def _check_whole(hunk: Hunk, counts: tuple[int, int], body: Sequence[str]) -> None:
+    """Raise EditError if the last hunk was cut: it has fewer old lines and fewer new ones than it says, and ends with a
+    change, or lacks more than context. Counts alone are no sign: models miscount."""
+    missing = min(counts[0] - len(hunk.old), counts[1] - len(hunk.new))
+    last = next((line for line in reversed(body) if line.strip()), "")
+    if missing > (0 if last.startswith(("+", "-")) else _CONTEXT):
+        raise EditError(
+            f"the hunk at line {hunk.number} of the edit has {len(hunk.old)} of {counts[0]} old lines and "
+            f"{len(hunk.new)} of {counts[1]} new ones: the edit was cut"
+        )
 
 
 def _names(lines: Sequence[str], at: int) -> tuple[str | None, str | None] | None:

@@ -74,7 +74,9 @@ def test_a_model_merges_what_is_not_exact(
     folder: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, _, err = run(capfdbinary, "a.py", "-e", "lazy.txt")
-    assert code == 3 and "leaves open where its lines belong: give a model that can merge it" in err
+    assert (
+        code == 3 and "leaves open where its lines belong: name a model (--model or --server) that can merge it" in err
+    )
     monkeypatch.setattr("copyspec.cli.apply.loader", lambda *_: OracleModel(MERGED))
     code, out, err = run(capfdbinary, "a.py", "-e", "lazy.txt", "-m", "some", "--instruction", "Add z")
     assert code == 1 and "+z = 3" in out and err == "a.py: merged by the model, 0 tokens in 0 passes\n"
@@ -97,7 +99,7 @@ def test_a_model_merges_what_is_not_exact(
         (("--stream",), "--stream needs a file"),
         (("--form", "x"), "--form 'x' must be one of"),
         (("--preset", "x"), "--preset 'x' must be one of"),
-        (("-e", "none.txt"), "--file none.txt"),
+        (("-e", "none.txt"), "--edit none.txt"),
         (("-m", "no/such/model", "a.py", "-e", "lazy.txt"), "no/such/model"),
     ],
 )

@@ -76,6 +76,8 @@ def test_an_empty_name_and_missing_decisions_are_named(
 ) -> None:
     code, _, err = run_binary(capfdbinary, "gec", "")
     assert code == 3 and "copyspec: '': No such file" in err
+    code, _, err = run_binary(capfdbinary, "gec", "such")
+    assert code == 3 and "copyspec: such: No such file" in err
     file = tmp_path / "a.txt"
     file.write_bytes(b"teh end\n")
     code, _, err = run_binary(capfdbinary, "gec", "-i", file, "--apply", tmp_path / "none.json")

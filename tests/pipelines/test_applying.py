@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from difflib import unified_diff
 
 import pytest
 from hypothesis import given, settings
@@ -344,3 +345,20 @@ def test_options_are_checked() -> None:
             ApplyPipeline()(*given_)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="must be an ApplyOptions"):
         ApplyPipeline(options=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_diff_that_was_cut_is_not_applied(seed: int) -> None:
+    """Wherever it ends behind its first change: at a line or within one, with a newline or without."""
+    rng = random.Random(seed)
+    before = [f"line {number} says {rng.randrange(1000)}" for number in range(30)]
+    after, at = list(before), rng.randrange(8, 20)
+    after[at : at + 3] = [f"new {number}" for number in range(rng.randint(3, 6))]
+    whole = list(unified_diff(before, after, "a.txt", "a.txt", lineterm=""))
+    text = "\n".join(before) + "\n"
+    assert ApplyPipeline()(text, "\n".join(whole)).text == "\n".join(after) + "\n"
+    changes = [number for number, line in enumerate(whole) if line[:1] in "+-" and number > 2]
+    for end in range(changes[0] + 1, changes[-1] + 1):
+        cut = "\n".join([*whole[:end], whole[end][: rng.randrange(len(whole[end]))]]) + rng.choice(["", "\n"])
+        with pytest.raises(EditError, match="the edit was cut"):
+            ApplyPipeline()(text, cut)
