@@ -81,7 +81,7 @@ class DraftTree:
         tokens, parents, scores, origins = chosen(self.tokens, self.parents, self.scores, self.origins, order)
         notes, drafters = self.notes, self.drafters
         if notes:
-            notes = {place: notes[node] for place, node in enumerate(order) if node in notes}
+            notes = {place: notes[node] for place, node in enumerate((ROOT, *order), ROOT) if node in notes}
         return DraftTree(tokens, parents, scores, origins, notes, drafters and [drafters[node] for node in order])
 
     def first_chain(self) -> DraftTree:

@@ -131,7 +131,7 @@ class _Session(simulation._Session):
         size = size_of(tokens)
         target.needed, target.computed = target.needed + tokens, target.computed + size
         self.is_settled = target.captures.asked[size] >= WARM_PASSES
-        rows = zip(uncached, trees, self.lengths, strict=True)
+        rows = zip(uncached, trees, self.lengths, strict=False)  # some rows wait
         attention = sum(target.captures.times.attention(len(new) + len(tree), length) for new, tree, length in rows)
         milliseconds = target.captures.milliseconds(size, len(uncached), attention)
         target.clock.now += 1e-3 * milliseconds

@@ -80,15 +80,13 @@ def _attend_units(
         if part * ROWS < count * GROUP:
             begin, end = tl.load(unit + 2).to(tl.int32), tl.load(unit + 3).to(tl.int32)
             lane = part * ROWS + tl.arange(0, ROWS)
-            token, member = first + lane // GROUP, lane % GROUP
-            real = lane < count * GROUP
+            token, member = first + tl.minimum(lane // GROUP, count - 1), lane % GROUP  # the last one for lanes beyond
             key_feature, value_feature = tl.arange(0, KEY_PADDED), tl.arange(0, VALUE_PADDED)
-            q_mask = real[:, None] & (key_feature < KEY_WIDTH)[None, :]
             queries = Q + (head * GROUP + member)[:, None] * sqh + token[:, None] * sqt
-            q = tl.load(queries + key_feature[None, :], mask=q_mask, other=0.0)
+            q = tl.load(queries + key_feature[None, :], mask=(key_feature < KEY_WIDTH)[None, :], other=0.0)
             if UPCAST:
                 q = q.to(tl.float32)
-            position = tl.load(PASS + POSITION * tokens + token, mask=real, other=2147483647).to(tl.int32)
+            position = tl.load(PASS + POSITION * tokens + token).to(tl.int32)
             tree = tl.load(PASS + TREE * tokens + first).to(tl.int32)
             node = tl.load(PASS + NODE * tokens + first).to(tl.int32)
             pages = TABLE + tl.load(PASS + ROW * tokens + first) * table_width
@@ -107,7 +105,7 @@ def _attend_units(
                 slot = start + tl.arange(0, BLOCK)
                 readable = slot < end
                 place = tl.load(pages + start // PAGE) * PAGE + slot % PAGE
-                seen = real[:, None] & readable[None, :]
+                seen = readable[None, :]
                 if WINDOW:
                     seen = seen & (position[:, None] - slot[None, :] < WINDOW)
                 top, total, acc = _add_block(
@@ -127,9 +125,9 @@ def _attend_units(
                 column = tl.maximum(slot - tree, 0)
                 in_tree = (slot >= tree) & readable & (not ORDERED)
                 words = PASS + (WORDS + column // WORD)[None, :] * tokens + token[:, None]
-                word = tl.load(words, mask=real[:, None] & in_tree[None, :], other=0)
+                word = tl.load(words, mask=in_tree[None, :], other=0)
                 ancestor = ((word >> (column % WORD)[None, :]) & 1) != 0
-                seen = real[:, None] & readable[None, :]
+                seen = readable[None, :]
                 if not ORDERED:
                     seen = seen & (ancestor | (slot[None, :] < last[:, None]))
                 if WINDOW:
@@ -140,6 +138,7 @@ def _attend_units(
                     q, keys, values, place, readable, seen, top, total, acc, scale, softcap, sks, svs, key_feature,
                     value_feature, KEY_WIDTH, VALUE_WIDTH, HAS_CAP, UPCAST, PRECISION,
                 )  # fmt: skip
+            real = lane < count * GROUP
             result = (tl.load(unit + 4) + token - first) * HEADS + head * GROUP + member
             tl.store(ACC + result[:, None] * VALUE_PADDED + value_feature[None, :], acc, mask=real[:, None])
             tl.store(TOP + result, top, mask=real)
