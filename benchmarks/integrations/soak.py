@@ -60,21 +60,24 @@ MAX_GROWTH = 64  # maximum growth in MiB between the first third of the run and 
 class Server:
     """A server in its own process."""
 
-    def __init__(self, kind: str, model: str, scratch: Path) -> None:
+    def __init__(self, kind: str, model: str, scratch: Path, *, drafts: bool = True) -> None:
         self.kind, self.port = kind, _free_port()
         self.log = scratch / "server.log"
         environment = os.environ | {"COPYSPEC_API_KEY": KEY} | engines.SETTINGS
         environment.setdefault(*engines.FEW_KERNELS)
-        del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]  # vLLM's server needs a separate process for the engine
         if kind == "copyspec":
             words = ["-m", "copyspec", "serve", "--model", model, "--dtype", "float32"]
             words += ["--name", "soak", "--batch-size", "16"]
         else:
-            speculative = {"model": "copyspec.integrations.vllm.Proposer", "num_speculative_tokens": 16}
             words = ["-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "soak"]
             words += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512", "--max-num-seqs", "32"]
-            words += ["--api-key", KEY, "--speculative-config", json.dumps(speculative)]
-            words += ["--middleware", "copyspec.integrations.vllm.Prediction", "--host", "127.0.0.1"]
+            # As on a GPU: by default, the CPU build runs the model in a third process, for which the second one spins.
+            words += ["--distributed-executor-backend", "uni"]
+            words += ["--api-key", KEY, "--host", "127.0.0.1"]
+            if drafts:
+                speculative = {"model": "copyspec.integrations.vllm.Proposer", "num_speculative_tokens": 16}
+                words += ["--speculative-config", json.dumps(speculative)]
+                words += ["--middleware", "copyspec.integrations.vllm.Prediction"]
         command = [sys.executable, *words, "--port", str(self.port)]
         self.process = subprocess.Popen(
             command, env=environment, stdout=self.log.open("wb"), stderr=subprocess.STDOUT, start_new_session=True
@@ -89,16 +92,36 @@ class Server:
             os.killpg(self.process.pid, signal.SIGKILL)
             return self.process.wait()
 
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that its processes have taken."""
+        return sum(times.user + times.system for times in (each.cpu_times() for each in self._family()))
+
     def measure(self) -> dict[str, int]:
         """Return memory in MiB and the number of open files of its processes."""
-        import psutil
-
-        family = [psutil.Process(self.process.pid)]
-        family += family[0].children(recursive=True)
+        family = self._family()
         return {
             "MiB": sum(each.memory_info().rss for each in family) >> 20,
             "files": sum(each.num_fds() for each in family),
         }
+
+    def _family(self) -> list[Any]:
+        import psutil
+
+        own = psutil.Process(self.process.pid)
+        return [own, *own.children(recursive=True)]
+
+
+async def ready(server: Server) -> None:
+    """Wait for a server. Raises SystemExit if it ends or takes too long."""
+    begun = time.monotonic()
+    while time.monotonic() - begun < START_SECONDS:
+        if server.process.poll() is not None:
+            raise SystemExit(f"the server has ended:\n{server.log.read_text()[-2000:]}")
+        with suppress(OSError):
+            async with connected(server.port):
+                return
+        await asyncio.sleep(0.5)
+    raise SystemExit("the server did not start")
 
 
 @asynccontextmanager
@@ -141,18 +164,6 @@ class Soak:
         self._expected: list[str] = []
         self.seen: Counter[str] = Counter()
         self.faults: list[str] = []
-
-    async def ready(self) -> None:
-        """Wait for the server."""
-        begun = time.monotonic()
-        while time.monotonic() - begun < START_SECONDS:
-            if self._server.process.poll() is not None:
-                raise SystemExit(f"the server has ended:\n{self._server.log.read_text()[-2000:]}")
-            with suppress(OSError):
-                async with connected(self._server.port):
-                    return
-            await asyncio.sleep(0.5)
-        raise SystemExit("the server did not start")
 
     async def learn(self) -> None:
         """Request every text once, and remember the answers."""
@@ -249,7 +260,7 @@ class Soak:
 
 async def soak(server: Server, texts: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
     run = Soak(server, texts, options.seed)
-    await run.ready()
+    await ready(server)
     await run.learn()
     before, begun, grown = server.measure(), time.monotonic(), []
     until = begun + options.seconds

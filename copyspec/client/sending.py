@@ -7,10 +7,12 @@ import random
 import re
 import threading
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from importlib import import_module
 from time import monotonic, time
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -27,6 +29,9 @@ LONGEST_WAIT = 120.0  # seconds of a server's Retry-After that are obeyed
 GROWTH = 0.5  # by which the number of requests at once grows while as many as that are answered
 CONNECT_SECONDS = 10.0
 CLOSING_SECONDS = 0.5
+LANE = 4
+"""Requests that one client has under way. For each request, it asks the system about all of its connections that are
+idle: with 32 of them that takes as long as half of the rest."""
 BUSY = (429, 503, 529)
 AGAIN = (408, 409, 425, 500, 502, 504, 520, 521, 522, 523, 524)
 MAX_MESSAGE = 300  # characters of a server's error that are shown
@@ -74,7 +79,8 @@ class Sender:
         self.most, self._limit, self._running = concurrency, float(concurrency), 0
         self._key, self._timeout = key, timeout
         self._pause_until = 0.0
-        self._client: Any = None
+        self._lanes: list[_Lane] = []
+        self._tls: Any = None  # of all lanes
         self._headers: dict[str, Any] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -103,11 +109,11 @@ class Sender:
     def close(self) -> None:
         """Close all connections. The next request opens new ones."""
         with self._lock:
-            loop, thread, client = self._loop, self._thread, self._client
-            self._loop = self._thread = self._client = None
+            loop, thread, lanes = self._loop, self._thread, self._lanes
+            self._loop, self._thread, self._lanes = None, None, []
         if loop is None or thread is None:
             return
-        asyncio.run_coroutine_threadsafe(_ended(client), loop).result(CONNECT_SECONDS)
+        asyncio.run_coroutine_threadsafe(_ended(lanes), loop).result(CONNECT_SECONDS)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(CONNECT_SECONDS)
         if not thread.is_alive():
@@ -137,21 +143,20 @@ class Sender:
 
     async def post(self, path: str, body: Mapping[str, object], id: str = "") -> tuple[Mapping[str, str], bytes]:
         """Send a request; the headers and the body of its answer. `id`: of the request, which some servers repeat."""
-        with _errors(self):
-            client, headers = self._opened(), {**_RAW, **self._headers, **({"x-request-id": id} if id else {})}
+        with _errors(self), self._lane() as client:
+            headers = {**_RAW, **self._headers, **({"x-request-id": id} if id else {})}
             raw = await client.post(path, cast_to=object, body=body, options={"headers": headers})
             return raw.headers, raw.content
 
     async def get(self, path: str) -> bytes:
-        with _errors(self):
-            raw = await self._opened().get(path, cast_to=object, options={"headers": {**_RAW, **self._headers}})
+        with _errors(self), self._lane() as client:
+            raw = await client.get(path, cast_to=object, options={"headers": {**_RAW, **self._headers}})
             content: bytes = raw.content
             return content
 
     async def stream(self, body: Mapping[str, object]) -> Any:
         """Send a request whose answer comes as a stream of events."""
-        with _errors(self):
-            client = self._opened()
+        with _errors(self), self._lane() as client:
             return await client.chat.completions.create(**_split(body), stream=True, extra_headers=self._headers)
 
     def public(self, text: str) -> str:
@@ -187,18 +192,35 @@ class Sender:
                     turn.set_result(None)
                     free -= 1
 
+    @contextmanager
+    def _lane(self) -> Iterator[Any]:
+        """A client for one request."""
+        lane = next((each for each in self._lanes if each.running < LANE), None)
+        if lane is None:
+            self._lanes.append(lane := _Lane(self._opened()))
+        lane.running += 1
+        try:
+            yield lane.client
+        finally:
+            lane.running -= 1
+
     def _opened(self) -> Any:
-        if self._client is None:
-            try:
-                import openai
-            except ImportError:
-                raise ImportError('a server needs the openai client: pip install "copyspec[remote]"') from None
-            timeout = openai.Timeout(self._timeout, connect=min(CONNECT_SECONDS, self._timeout))
-            self._headers = {} if self._key else {"Authorization": openai.Omit()}
-            self._client = openai.AsyncOpenAI(
-                base_url=self.url, api_key=self._key or "none", max_retries=0, timeout=timeout
-            )
-        return self._client
+        try:
+            import openai
+        except ImportError:
+            raise ImportError('a server needs the openai client: pip install "copyspec[remote]"') from None
+        if self._tls is None:  # takes ten times as long as the rest of a client
+            base = openai.DefaultAsyncHttpxClient.__bases__[0]  # of httpx, or of httpx2 from openai 3 on
+            self._tls = import_module(base.__module__.partition(".")[0]).create_ssl_context()
+        timeout = openai.Timeout(self._timeout, connect=min(CONNECT_SECONDS, self._timeout))
+        self._headers = {} if self._key else {"Authorization": openai.Omit()}
+        return openai.AsyncOpenAI(
+            base_url=self.url,
+            api_key=self._key or "none",
+            max_retries=0,
+            timeout=timeout,
+            http_client=openai.DefaultAsyncHttpxClient(verify=self._tls),
+        )
 
     def __repr__(self) -> str:
         return f"Sender({self.url!r})"
@@ -224,8 +246,16 @@ class Sender:
         return RefusedError(message, param if isinstance(param, str) else None, str(code) if code else None)
 
 
-async def _ended(client: Any) -> None:
-    """End what runs in the loop, and the client's connections."""
+@dataclass(slots=True)
+class _Lane:
+    """A client, with the number of requests that it has under way."""
+
+    client: Any
+    running: int = 0
+
+
+async def _ended(lanes: Sequence[_Lane]) -> None:
+    """End what runs in the loop, and all connections."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
         # Those that were cancelled are closing their connections, which another cancellation would leave open.
@@ -233,8 +263,8 @@ async def _ended(client: Any) -> None:
         for task in left:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-    if client is not None:
-        await client.close()
+    for lane in lanes:
+        await lane.client.close()
     await asyncio.get_running_loop().shutdown_asyncgens()
 
 
