@@ -54,16 +54,16 @@ def read(headers: Mapping[str, str], data: bytes, names: Sequence[str], model: s
         body = json.loads(data)
         choice = body["choices"][0]
         message = choice["message"]
-        content, finish = message.get("content"), choice.get("finish_reason")
+        finish, kind = choice.get("finish_reason"), type(message.get("content"))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         raise AgainError("its answer is not the JSON of a chat completion") from None
-    if not isinstance(content, (str, type(None))):
+    if kind not in (str, list, type(None)):
         raise AgainError("its answer has no text")
     check_model(body.get("model"), names, model)
     if not isinstance(finish, str):
         raise AgainError("its answer has no finish reason: it may be half of one")
-    reason = message.get("reasoning_content") or message.get("reasoning")
-    parts = parts_of(content or "", reason if isinstance(reason, str) else "")
+    reason, content = texts_of(message)
+    parts = parts_of(content, reason)
     if isinstance(refusal := message.get("refusal"), str) and refusal:
         parts, finish = Parts(content=refusal), "content_filter"
     id_ = body.get("id")
@@ -77,6 +77,23 @@ def read(headers: Mapping[str, str], data: bytes, names: Sequence[str], model: s
     )
 
 
+def texts_of(message: Mapping[str, Any]) -> tuple[str, str]:
+    """The thought and the text of a message, or of a piece of one. Mistral's API sends both as parts of the content."""
+    content, thought = message.get("content"), message.get("reasoning_content") or message.get("reasoning")
+    if not isinstance(content, list):
+        return _text_in(thought), _text_in(content)
+    parts = [part for part in content if isinstance(part, Mapping)]
+    kinds = ("thinking", "text")
+    thought, text = ("".join(_text_in(part.get(kind)) for part in parts if part.get("type") == kind) for kind in kinds)
+    return thought, text
+
+
+def _text_in(held: object) -> str:
+    if isinstance(held, list):
+        return "".join(_text_in(each.get("text")) for each in held if isinstance(each, Mapping))
+    return held if isinstance(held, str) else ""
+
+
 def check_model(found: object, names: Sequence[str], model: str) -> None:
     """Raise AgainError if another model has answered. Dated versions of a name are the same model."""
     if isinstance(found, str) and found and not any(_is_same(found, name) for name in (model, *names)):
@@ -84,8 +101,9 @@ def check_model(found: object, names: Sequence[str], model: str) -> None:
 
 
 def _is_same(found: str, name: str) -> bool:
-    one, other = (re.split(r"[/\\]", each.lower())[-1].removesuffix(".gguf") for each in (found, name))
-    return one == other or re.fullmatch(re.escape(other) + r"(?:[-@:].*\d.*|:latest)", one) is not None
+    names = (re.split(r"[/\\]", each.lower())[-1] for each in (found, name))
+    one, other = (each.removesuffix(".gguf").removesuffix(":latest") for each in names)
+    return one == other or re.fullmatch(re.escape(other) + r"[-@:].*\d.*", one) is not None
 
 
 def finish_of(reason: str) -> str:

@@ -17,7 +17,7 @@ from copyspec.client.asking import Asking
 from copyspec.client.dialects import DIALECTS, Card, Dialect, Name, dialect_of
 from copyspec.client.feeding import as_ended
 from copyspec.client.requests import ChatRequest, request_for, request_of
-from copyspec.client.sending import CHAT, AgainError, RefusedError, Sender, ServerError, check_url, is_loopback
+from copyspec.client.sending import CHAT, AgainError, RefusedError, Sender, ServerError, check_url, errors_of, is_loopback
 from copyspec.common.checks import check_number, check_type, check_whole
 from copyspec.common.lockless import cached_property
 from copyspec.decoding.stats import Stats
@@ -344,8 +344,9 @@ class Remote:
             try:
                 stream = await self._sender.until_answered(lambda: self._asked(request, self._sender.stream))
                 try:
-                    async for event in stream:
-                        events.put(event.model_dump())
+                    with errors_of(self._sender):
+                        async for event in stream:
+                            events.put(event.model_dump(warnings=False))  # of fields that the client's types lack
                 finally:
                     await stream.close()
                 events.put(None)
@@ -363,8 +364,8 @@ class Remote:
                 for choice in (event.get("choices") or ())[:1]:
                     delta = choice.get("delta") or {}
                     finish = choice.get("finish_reason") or finish
-                    new = str(delta.get("reasoning_content") or delta.get("reasoning") or "")
-                    more, content = answered.push(str(delta.get("content") or delta.get("refusal") or ""))
+                    new, said = reading.texts_of(delta)
+                    more, content = answered.push(said or str(delta.get("refusal") or ""))
                     thought, written = thought + new + more, written + content
                     if new or more or content:
                         yield Chunk(content, (), reasoning=new + more, content=content)

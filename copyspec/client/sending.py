@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import re
 import threading
@@ -34,6 +35,8 @@ LANE = 4
 idle: with 32 of them that takes as long as half of the rest."""
 BUSY = (429, 503, 529)
 AGAIN = (408, 409, 425, 500, 502, 504, 520, 521, 522, 523, 524)
+_NAMED = re.compile(r"jinja|chat template|system (?:role|message)|roles must|context (?:length|size|window)", re.I)
+"""What llama.cpp's servers say with status 500 of requests that they do not take: sent again, they fail again."""
 MAX_MESSAGE = 300  # characters of a server's error that are shown
 
 _RAW = {"X-Stainless-Raw-Response": "true"}  # the client gives the response itself: its models take as long as the rest
@@ -143,20 +146,22 @@ class Sender:
 
     async def post(self, path: str, body: Mapping[str, object], id: str = "") -> tuple[Mapping[str, str], bytes]:
         """Send a request; the headers and the body of its answer. `id`: of the request, which some servers repeat."""
-        with _errors(self), self._lane() as client:
+        with errors_of(self), self._lane() as client:
             headers = {**_RAW, **self._headers, **({"x-request-id": id} if id else {})}
             raw = await client.post(path, cast_to=object, body=body, options={"headers": headers})
-            return raw.headers, raw.content
+        if (said := _error_in(raw.content)) is not None:
+            raise self.error_of(status_in(said), said, raw.headers)
+        return raw.headers, raw.content
 
     async def get(self, path: str) -> bytes:
-        with _errors(self), self._lane() as client:
+        with errors_of(self), self._lane() as client:
             raw = await client.get(path, cast_to=object, options={"headers": {**_RAW, **self._headers}})
             content: bytes = raw.content
             return content
 
     async def stream(self, body: Mapping[str, object]) -> Any:
         """Send a request whose answer comes as a stream of events."""
-        with _errors(self), self._lane() as client:
+        with errors_of(self), self._lane() as client:
             return await client.chat.completions.create(**_split(body), stream=True, extra_headers=self._headers)
 
     def public(self, text: str) -> str:
@@ -235,7 +240,7 @@ class Sender:
         message, code = f"it answers {status}{f' ({shown})' if shown else ''}", fields.get("code")
         if status in BUSY and code != "insufficient_quota":
             return BusyError(message, _seconds(headers))
-        if status in AGAIN or is_page:
+        if (status in AGAIN and not (status == 500 and _NAMED.search(text))) or is_page:
             return AgainError(message)
         if status in (401, 403):
             way = "check the key" if self._key else "it wants a key: set COPYSPEC_API_KEY"
@@ -268,7 +273,7 @@ async def _ended(lanes: Sequence[_Lane]) -> None:
     await asyncio.get_running_loop().shutdown_asyncgens()
 
 
-class _errors:
+class errors_of:
     """Turns the client's errors into those of this module."""
 
     def __init__(self, sender: Sender) -> None:
@@ -286,11 +291,30 @@ class _errors:
             headers: Mapping[str, str] = error.response.headers
             body = error.body if error.body is not None else error.response.text
             raise self._sender.error_of(error.status_code, body, headers) from None
+        if isinstance(error, openai.APIError) and error.body is not None:  # in a stream
+            raise self._sender.error_of(status_in(error.body), error.body, {}) from None
         if isinstance(error, openai.APITimeoutError):
             raise AgainError(f"no answer within {self._sender._timeout:g} s") from None
         cause = error.__cause__ or error
         why = str(cause) or type(cause).__name__
         raise AgainError(self._sender.public(f"the connection failed ({why})")) from None
+
+
+def _error_in(data: bytes) -> object:
+    """The error that an answer with status 200 holds; None if it is something else."""
+    if b'"error"' not in data or b'"choices"' in data:
+        return None
+    try:
+        body = json.loads(data)
+        return body.get("error") if isinstance(body, dict) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def status_in(error: object) -> int:
+    """The status that an error stands for that came with status 200."""
+    code = error.get("code") if isinstance(error, Mapping) else None
+    return code if type(code) is int and 400 <= code < 600 else 500
 
 
 def check_url(url: object) -> str:

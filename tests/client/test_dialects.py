@@ -167,56 +167,6 @@ def test_a_limit_that_is_too_high_is_left_to_the_server(message: str) -> None:
     assert len(server.bodies) == 2 and {*server.bodies[0]} - {*server.bodies[1]} == {"max_tokens"}
 
 
-RECORDED = {
-    # Shapes of answers as servers send them: llama-server, Ollama, TGI, DeepSeek.
-    "llama-server": {
-        "choices": [{"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": RIGHT}}],
-        "created": 1764457000,
-        "model": "m",
-        "system_fingerprint": "b6990",
-        "object": "chat.completion",
-        "usage": {"completion_tokens": 7, "prompt_tokens": 21, "total_tokens": 28},
-        "id": "chatcmpl-1",
-        "timings": {"prompt_n": 21, "predicted_n": 7},
-    },
-    "ollama": {
-        "id": "chatcmpl-2",
-        "object": "chat.completion",
-        "created": 1764457000,
-        "model": "m:latest",
-        "system_fingerprint": "fp_ollama",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": RIGHT}, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 21, "completion_tokens": 7, "total_tokens": 28},
-    },
-    "tgi": {
-        "object": "chat.completion",
-        "id": "",
-        "model": "org/m",
-        "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": RIGHT}, "finish_reason": "eos_token"},
-        ],
-    },
-    "thinking": {
-        "id": "1",
-        "model": "m-2026-01-01",
-        "choices": [
-            {"index": 0, "message": {"content": RIGHT, "reasoning_content": "Hm."}, "finish_reason": "stop"},
-        ],
-        "usage": None,
-    },
-    "thought in the text": {
-        "model": "m",
-        "choices": [{"message": {"content": f"<think>\nHm, go.\n</think>\n\n{RIGHT}"}, "finish_reason": "stop"}],
-    },
-}
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_recorded_answers_are_read(name: str) -> None:
-    with fake_server(lambda body: Sent(RECORDED[name])) as server:
-        assert corrected(server) == RIGHT
-
-
 @pytest.mark.parametrize(
     ("sent", "reason"),
     [
