@@ -60,7 +60,7 @@ MAX_GROWTH = 64  # maximum growth in MiB between the first third of the run and 
 class Server:
     """A server in its own process."""
 
-    def __init__(self, kind: str, model: str, scratch: Path, *, drafts: bool = True) -> None:
+    def __init__(self, kind: str, model: str, scratch: Path, *, draft_tokens: int = 16) -> None:
         self.kind, self.port = kind, _free_port()
         self.log = scratch / "server.log"
         environment = os.environ | {"COPYSPEC_API_KEY": KEY} | engines.SETTINGS
@@ -74,8 +74,11 @@ class Server:
             # As on a GPU: by default, the CPU build runs the model in a third process, for which the second one spins.
             words += ["--distributed-executor-backend", "uni"]
             words += ["--api-key", KEY, "--host", "127.0.0.1"]
-            if drafts:
-                speculative = {"model": "copyspec.integrations.vllm.Proposer", "num_speculative_tokens": 16}
+            if draft_tokens:
+                speculative = {
+                    "model": "copyspec.integrations.vllm.Proposer",
+                    "num_speculative_tokens": draft_tokens,
+                }
                 words += ["--speculative-config", json.dumps(speculative)]
                 words += ["--middleware", "copyspec.integrations.vllm.Prediction"]
         command = [sys.executable, *words, "--port", str(self.port)]
@@ -94,7 +97,8 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """Return the CPU time that its processes have taken."""
-        return sum(times.user + times.system for times in (each.cpu_times() for each in self._family()))
+        times = [each.cpu_times() for each in self._family()]
+        return float(sum(each.user + each.system for each in times))
 
     def measure(self) -> dict[str, int]:
         """Return memory in MiB and the number of open files of its processes."""

@@ -5,14 +5,15 @@
 Both servers run at the same time, each with one thread for its model, and take turns; one has the plug-in and its
 middleware, the other has neither. `in process` is the same pipeline with copyspec's own engine, in batches of 8. With
 "little to copy", the chats are sent as they are, with a repetition penalty that leaves few copies right, and for 100
-tokens each; they name the text all the same. Figures are medians over the rounds of wall time and of the CPU time of all
-processes, client included. Exit status 1 if an output differs from the one without drafts.
+tokens each; they name the text all the same. Figures are medians over the rounds of wall time and of the CPU time of
+all processes, client included. Exit status 1 if an output differs from the one without drafts.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -134,6 +135,7 @@ def measure(turns: dict[str, Turns], texts: Sequence[str], rounds: int) -> dict[
 def main(words: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(words)
     engines.set_up()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers are to be stopped
     import copyspec
 
     texts = engines.read_texts(options.texts, options.rows)
@@ -145,7 +147,8 @@ def main(words: Sequence[str] | None = None) -> int:
         servers: dict[str, Server] = {}
         for name in ("none", "copyspec"):
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            servers[name] = Server("vllm", folder, scratch, drafts=name == "copyspec")
+            draft_tokens = options.draft_tokens if name == "copyspec" else 0
+            servers[name] = Server("vllm", folder, scratch, draft_tokens=draft_tokens)
             stack.callback(servers[name].stop)
             asyncio.run(ready(servers[name]))
         urls = {name: f"http://127.0.0.1:{server.port}/v1" for name, server in servers.items()}
@@ -181,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rows", type=int, default=200)
     add("--tasks", nargs="+", choices=["corrections", "little to copy"], default=["corrections", "little to copy"])
     add("--at-once", type=int, nargs="+", default=[32, 1])
+    add("--draft-tokens", type=int, default=16)
     add("--rounds", type=int, default=5)
     add("--in-process", action=argparse.BooleanOptionalAction, default=True)
     add("--json", help="write the report to this file")

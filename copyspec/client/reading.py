@@ -40,7 +40,7 @@ class ReadAnswer:
     parts: Parts
     finish: str  # "stop", "length", "filtered", or a reason that is none of these
     usage: Mapping[str, int]
-    logprobs: tuple[TokenLogprob, ...] = ()
+    logprobs: object = None  # as they came: see `logprobs_of`
     changes: tuple[Change, ...] | None = None
     id: str = ""
 
@@ -71,7 +71,7 @@ def read(headers: Mapping[str, str], data: bytes, names: Sequence[str], model: s
         parts,
         finish_of(finish),
         usage_of(body.get("usage")),
-        logprobs_of(choice.get("logprobs")),
+        choice.get("logprobs"),
         _changes(choice.get("changes")),
         id_ if isinstance(id_, str) else "",
     )

@@ -17,12 +17,22 @@ from copyspec.client.asking import Asking
 from copyspec.client.dialects import DIALECTS, Card, Dialect, Name, dialect_of
 from copyspec.client.feeding import as_ended
 from copyspec.client.requests import ChatRequest, request_for, request_of
-from copyspec.client.sending import CHAT, AgainError, RefusedError, Sender, ServerError, check_url, errors_of, is_loopback
+from copyspec.client.sending import (
+    CHAT,
+    AgainError,
+    RefusedError,
+    Sender,
+    ServerError,
+    check_url,
+    errors_of,
+    is_loopback,
+)
 from copyspec.common.checks import check_number, check_type, check_whole
 from copyspec.common.lockless import cached_property
 from copyspec.decoding.stats import Stats
 from copyspec.engine.asking.inputs import Input, PromptTooLongError
 from copyspec.engine.results import Chunk, NoAnswer, Result
+from copyspec.engine.results.logprobs import TokenLogprob
 from copyspec.models.aliases import ALIASES
 from copyspec.models.loading import BUNDLED_LANGUAGES, DEFAULT
 from copyspec.text.replies.reader import Parts
@@ -312,9 +322,12 @@ class Remote:
 
     def _made(self, request: ChatRequest, answer: reading.ReadAnswer) -> Result:
         text, source, counts = answer.parts.content, request.edit_source, answer.usage
-        changes = answer.changes or ()
-        if request.margins and source and answer.changes is None and answer.logprobs:
-            changes = reading.changes_by_text(source, text, answer.logprobs)
+        changes, logprobs = answer.changes or (), tuple[TokenLogprob, ...]()
+        has_margins = request.margins and source and answer.changes is None and text != source
+        if has_margins or request.logprobs is not None:
+            logprobs = reading.logprobs_of(answer.logprobs)
+        if source and has_margins and logprobs:
+            changes = reading.changes_by_text(source, text, logprobs)
         accepted = counts.get("accepted_prediction_tokens", 0)
         stats = Stats(
             num_output_tokens=counts.get("completion_tokens", 0),
@@ -330,7 +343,7 @@ class Remote:
             stop_reason=None,
             prompt_tokens=counts.get("prompt_tokens", 0),
             stats=stats,
-            logprobs=answer.logprobs if request.logprobs is not None else (),
+            logprobs=logprobs if request.logprobs is not None else (),
             changes=changes,
             _spans=lambda: reading.spans_by_text(text, sources),
             _sources=lambda: tuple(sources),

@@ -25,11 +25,12 @@ def answer(message: dict[str, Any], finish: str | None = "stop", **more: Any) ->
 
 
 COUNTS = {"prompt_tokens": 21, "completion_tokens": 7, "total_tokens": 28}
+BUILD = "b6990"
 TIMINGS = {"cache_n": 0, "prompt_n": 21, "prompt_ms": 30.5, "predicted_n": 7, "predicted_ms": 60.1}
 THINKING = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, {"type": "text", "text": RIGHT}]
 
 ANSWERS = {
-    "llama-server": answer({"content": RIGHT}, model="m.gguf", system_fingerprint="b6990", usage=COUNTS, timings=TIMINGS),
+    "llama-server": answer({"content": RIGHT}, model="m.gguf", system_fingerprint=BUILD, usage=COUNTS, timings=TIMINGS),
     "llama-server, a thought": answer({"content": RIGHT, "reasoning_content": "Hm."}, model="/models/m.gguf"),
     "ollama": answer({"content": RIGHT}, model="m:latest", system_fingerprint="fp_ollama", usage=COUNTS),
     "ollama, a thought": answer({"content": RIGHT, "reasoning": "Hm."}, model="m", usage=COUNTS),
@@ -80,8 +81,10 @@ LLAMA_LONG = {
     "n_prompt_tokens": 9412,
     "n_ctx": 8192,
 }
-STUDIO_LONG = "Trying to keep the first 9000 tokens when context overflows. However, the model is loaded with context length "
-STUDIO_LONG += "of only 4096 tokens"
+STUDIO_LONG = (
+    "Trying to keep the first 9000 tokens when context overflows. However, the model is loaded with context length of "
+    "only 4096 tokens"
+)
 
 TOO_LONG = {
     "llama-server": (400, {"error": LLAMA_LONG}),
@@ -156,7 +159,7 @@ def test_streams_are_read(name: str) -> None:
     [
         (LLAMA_LONG, PromptTooLongError, "exceeds the available context size"),
         (STUDIO_LONG, PromptTooLongError, "context length"),
-        ({"code": 500, "message": "failed to decode"}, copyspec.ServerError, "broke off: it answers 500 .failed to decode"),
+        ({"code": 500, "message": "failed to decode"}, copyspec.ServerError, "broke off: .* 500 .failed to decode"),
         ({"message": "an error of the model", "type": "api_error"}, copyspec.ServerError, "an error of the model"),
         ({"code": "rate_limit_exceeded", "message": "slow down"}, copyspec.ServerError, "slow down"),
     ],
@@ -166,9 +169,12 @@ def test_an_error_in_a_stream_that_began_with_status_200_is_named(
     error: object, kind: type[Exception], message: str, place: int
 ) -> None:
     sent = events(*STREAMS["llama-server"][:place], {"error": error}, done=False)
-    with fake_server(lambda body: sent) as server, copyspec.remote(server.url) as remote:
-        with pytest.raises(kind, match=message):
-            list(remote.stream(TEXT))
+    with (
+        fake_server(lambda body: sent) as server,
+        copyspec.remote(server.url) as remote,
+        pytest.raises(kind, match=message),
+    ):
+        list(remote.stream(TEXT))
     assert not remote.usage.requests
 
 
@@ -219,9 +225,12 @@ def test_a_template_without_system_messages_gets_none(status: int) -> None:
 
 def test_a_model_that_is_not_there_is_named_at_once() -> None:
     error = {"message": 'model "m" not found, try pulling it first', "type": "not_found_error", "param": None}
-    with fake_server(lambda body: Sent({"error": error}, 404)) as server, copyspec.remote(server.url) as remote:
-        with pytest.raises(copyspec.ServerError, match="404 .*try pulling it first"):
-            GECPipeline(remote)(TEXT)
+    with (
+        fake_server(lambda body: Sent({"error": error}, 404)) as server,
+        copyspec.remote(server.url) as remote,
+        pytest.raises(copyspec.ServerError, match=r"404 .*try pulling it first"),
+    ):
+        GECPipeline(remote)(TEXT)
     assert len(server.bodies) == 1
 
 

@@ -37,7 +37,8 @@ def modules() -> Path:
 
 def run(words: Sequence[str | Path], modules: Path, folder: Path) -> str:
     environment = {**os.environ, "NODE_PATH": str(modules)}
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=120, env=environment, cwd=folder)
+    command = list(map(str, words))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=folder)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
