@@ -72,7 +72,8 @@ def test_all_files_or_none(folder: Path, capfdbinary: pytest.CaptureFixture[byte
 
 def test_new_files_are_made_once(folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     (folder / "latin.txt").write_bytes(b"caf\xe9\n")
-    assert run(capfdbinary, "latin.txt", stdin=BLOCK)[2].startswith("copyspec: 'latin.txt': not UTF-8")
+    _, _, err = run(capfdbinary, "latin.txt", stdin=BLOCK.partition("\n")[2])
+    assert err.startswith("copyspec: 'latin.txt': not UTF-8")
     patch = "*** Begin Patch\n*** Add File: new.py\n+x = 1\n*** End Patch\n"
     for arguments, edit in (((), patch), (("whole.py", "--form", "whole"), "x = 1\n")):
         assert run(capfdbinary, "-i", *arguments, stdin=edit)[0] == 0
