@@ -68,7 +68,8 @@ def committed(repository: Path, seed: int = 0) -> Iterator[Row]:
         for name in names
         if name.endswith(SUFFIXES) and "results/" not in name
     ]
-    edits.sort(key=lambda edit: hashlib.sha256(f"{seed} {edit[0]} {edit[2]}".encode()).digest())  # later ones change few
+    # Commits that come later change few places in this order.
+    edits.sort(key=lambda edit: hashlib.sha256(f"{seed} {edit[0]} {edit[2]}".encode()).digest())
     for commit, subject, name in edits:
         try:
             before, after = (_git(repository, "show", f"{at}:{name}") for at in (f"{commit}^", commit))
