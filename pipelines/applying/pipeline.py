@@ -287,10 +287,12 @@ def _untrusted(lines: Sequence[str], before: Sequence[str], edit: FileEdit, told
 def _in_place(text: str, made: str, blanks: str | None = None) -> str:
     """A whole new version with the line ends, the byte order mark and the white space around it of the old one.
     `blanks`: the characters around it that a new version does not show; by default all white space."""
-    body = text.removeprefix(_MARK).strip(blanks)
+    body, last = text.removeprefix(_MARK).strip(blanks), made.rstrip("\r\n")
     made = made.strip(blanks)
     if not body:
         return text[: len(text) - len(text.removeprefix(_MARK))] + (f"{made}\n" if made else "")
     start = text.index(body)
-    end = start + len(body)
-    return text[:start] + with_line_ends(made, body, text[end:]) + text[end:]
+    end, tail = start + len(body), text[start + len(body) :]
+    if blanks is None and made.rpartition("\n")[2] != body.rpartition("\n")[2]:
+        tail = last[len(last.rstrip()) :] + tail.lstrip(" \t")  # blanks behind the last line are this line's
+    return text[:start] + with_line_ends(made, body, text[end:]) + tail

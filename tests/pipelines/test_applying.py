@@ -367,4 +367,4 @@ def test_a_diff_that_was_cut_is_not_applied(seed: int) -> None:
 @pytest.mark.parametrize("new", ["  x = 2\n", "x = 2  \n", "\tx = 2 \n\n", "x = 2"])
 def test_a_whole_file_keeps_its_blanks(new: str) -> None:
     """Only newlines around it are the file's."""
-    assert made("\n x = 1 \n", new, form="whole") == "\n" + new.strip("\n") + "\n"
+    assert made(new, "\n x = 1 \n", form="whole") == "\n" + new.strip("\n") + "\n"
