@@ -24,7 +24,6 @@ from typing import Any
 
 from kit.reporting import command_line, machine, resident, write_json
 
-DELAY = 0.0
 WARM = 200  # requests before those that are measured
 
 
@@ -41,11 +40,10 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         lines = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:-2])
         data = await reader.readexactly(int(lines.get(b"content-length", 0)))
         if head.startswith(b"GET"):
-            sent: dict[str, object] = {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "copyspec"}]}
+            sent: dict[str, object] = {"data": [{"id": "m", "owned_by": "copyspec"}]}
         else:
             text = json.loads(data)["messages"][-1]["content"].partition(": ")[2]
             sent = _completion(text)
-            await asyncio.sleep(DELAY)
         body = json.dumps(sent).encode()
         fields = f"content-type: application/json\r\nx-request-id: 1\r\ncontent-length: {len(body)}"
         writer.write(f"HTTP/1.1 200 OK\r\n{fields}\r\n\r\n".encode() + body)
@@ -110,7 +108,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     checkouts = {"this": Path(__file__).parents[2]}
     checkouts |= {"beside": options.beside.resolve()} if options.beside else {}
-    report: dict[str, Any] = {"command": command_line("benchmarks.integrations.client_costs", words), "machine": machine(), "sets": []}
+    command_given = command_line("benchmarks.integrations.client_costs", words)
+    report: dict[str, Any] = {"command": command_given, "machine": machine(), "sets": []}
     for concurrency in options.concurrency:
         runs: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
         for _ in range(options.rounds):

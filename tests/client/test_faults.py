@@ -229,6 +229,15 @@ def test_no_more_requests_than_wanted_are_under_way() -> None:
         assert server.most == 3
 
 
+def test_a_client_has_few_requests_under_way() -> None:
+    with fake_server(lambda body: Sent(right(body), delay=0.01)) as server:
+        with copyspec.remote(server.url, concurrency=2 * sending.LANE + 1) as remote:
+            GECPipeline(remote)(sentences(40))
+            lanes = remote._sender._lanes
+            assert len(lanes) == 3 and not any(lane.running for lane in lanes)
+        assert server.most == 2 * sending.LANE + 1 and not remote._sender._lanes
+
+
 COMMAND = "import sys\nfrom copyspec.cli import main\nraise SystemExit(main(sys.argv[1:]))"
 
 
