@@ -74,8 +74,8 @@ def test_a_server_must_say_that_it_is_idle(
     async def idle(self: soak.Soak) -> dict[str, float]:
         return left
 
-    for name in ("ready", "client"):
-        monkeypatch.setattr(soak.Soak, name, lambda self, *given: asyncio.sleep(0))
+    for owner, name in ((soak, "ready"), (soak.Soak, "client")):
+        monkeypatch.setattr(owner, name, lambda *given: asyncio.sleep(0))
     monkeypatch.setattr(soak.Soak, "learn", nothing)
     monkeypatch.setattr(soak.Soak, "idle", idle)
     monkeypatch.setattr(soak, "SETTLE_SECONDS", 0)
