@@ -19,6 +19,7 @@ from .likeness import are_irregular, distance, plain, sounds_like
 from .misspellings import is_near_word
 from .openings import Openings
 from .sentencehood import END, is_terse
+from .set_phrases import lost_phrase
 from .varieties import are_varieties
 from .vocabulary import is_english, spelt
 from .wording import Wording, is_grammar
@@ -97,6 +98,8 @@ class Evidence:
             is_small = word.islower() and len(word) > 1 and not is_grammar(word)
             if is_small and word.capitalize() in has - had and facts.is_marked(word):
                 yield f"{word!r} is a name in code or markup"
+        if phrase := lost_phrase(self._text, start, end, wording.becomes):
+            yield f"{phrase!r} is a set phrase"
         for word in wording.gone if all(map(str.isascii, wording.new)) else ():
             if not (word.replace("’", "").isascii() or facts.is_word(word)):
                 yield f"{word!r} has letters of another language"
