@@ -15,6 +15,7 @@ from ..documents import Refusal, Segment
 from . import number
 from .articles import ARTICLES, article_of
 from .document_words import DocumentWords, is_compound
+from .gerunds import is_gerund_after_to
 from .likeness import are_irregular, distance, plain, sounds_like
 from .misspellings import is_near_word
 from .openings import Openings
@@ -123,7 +124,10 @@ class Evidence:
                     yield f"{word!r} is made from {coined[1]!r}"
                 elif all(map(partial(_is_far, word), wording.new)) and is_near_word(word.casefold()):
                     yield f"another word is nearer to {word!r}"
+        before = spelt(self._text[max(self._segment.start, start - _LONG) : start])
         for word, new in product(wording.gone, wording.new):
+            if is_gerund_after_to(word, before) and not new.endswith("ing"):
+                yield f"{word!r} follows a preposition"
             if are_varieties(word, new) and facts.is_word(word):
                 yield f"{word!r} and {new!r} are spellings of one word"
             if facts.is_document and _is_adjective(word) and _is_adjective(new):
