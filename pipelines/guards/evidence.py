@@ -127,7 +127,7 @@ class Evidence:
         before = spelt(self._text[max(self._segment.start, start - _LONG) : start])
         for word, new in product(wording.gone, wording.new):
             if is_gerund_after_to(word, before) and not new.endswith("ing"):
-                yield f"{word!r} follows a preposition"
+                yield f"{word!r} may follow a preposition"
             if are_varieties(word, new) and facts.is_word(word):
                 yield f"{word!r} and {new!r} are spellings of one word"
             if facts.is_document and _is_adjective(word) and _is_adjective(new):
