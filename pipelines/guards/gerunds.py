@@ -33,4 +33,4 @@ def is_gerund_after_to(word: str, before: Sequence[str]) -> bool:
         return False
     while rest and rest[-1] in _BETWEEN:
         rest.pop()
-    return rest[-1:] == [] or rest[-1] not in _INFINITIVE
+    return rest[-1] not in _INFINITIVE
