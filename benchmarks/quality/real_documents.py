@@ -144,6 +144,9 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="+", help="where documents are looked for")
     parser.add_argument("--forms", nargs="+", default=["md", "rst", "html", "txt", "adoc", "source"])
     parser.add_argument("--count", type=int, default=50, help="files of each format (default: %(default)s)")
+    parser.add_argument(
+        "--skip", type=int, default=0, help="first files of each format that are left out: settings were chosen on them"
+    )
     parser.add_argument("--seed", type=int, default=65)
     parser.add_argument("--model", default="smollm2-correct")
     parser.add_argument("--outcomes", type=Path, required=True, help="journal of the corrector's outputs; continued")
@@ -153,7 +156,9 @@ def main() -> None:
     pipeline = GECPipeline(args.model, guards=GuardOptions())
     identity = {"input": "real documents", **pipeline.corrector.identity}
     words: Counter[str] = Counter()
-    files = drawn(args.folders, args.forms, args.count, args.seed)
+    seen = {path for _, path, _ in drawn(args.folders, args.forms, args.skip, args.seed)}
+    found = drawn(args.folders, args.forms, args.skip + args.count, args.seed)
+    files = [each for each in found if each[1] not in seen]
     with Journal(args.outcomes, identity, resume=True) as journal:
         edits = list(corrected(pipeline, files, journal, words))
     verdicts = json.loads(args.verdicts.read_text(encoding="utf-8")) if args.verdicts else {}

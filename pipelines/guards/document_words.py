@@ -29,10 +29,12 @@ OFTEN = 3
 REPEATED = 2
 """An unknown word with this many occurrences is a term, and a capital with as many inside sentences that of a name."""
 
-MOST_CARE = 2.25  # nats: mistakes are a twelfth of what they are in sentences that somebody wants corrected
+MOST_CARE = 3.1  # nats: mistakes are a twentieth of what they are in sentences that somebody wants corrected
 
 FEW_SENTENCES = 2  # so many, or so few texts, tell nothing about a writer's care
-EDITED = 0.85  # nats: texts with more are mostly documents that were read again
+FEW_NAMES = 10  # a file with more words in code and markup is a document, however little prose it has
+EDITED = 0.85  # nats: documents are mostly texts that were read again
+FLAWLESS = 1.15  # nats, in addition: so are nearly all that seem to have no slip
 MOST_SLIPS = 300  # unknown words that are looked at, a tenth of a millisecond each
 
 ENDING_CHARS = 400  # of a text that are looked at to tell whether it lacks its end
@@ -188,7 +190,7 @@ class DocumentWords:
     @property
     def is_document(self) -> bool:
         """Whether this is more than a few sentences and headings."""
-        return max(self._sentences, self._texts) > FEW_SENTENCES
+        return max(self._sentences, self._texts) > FEW_SENTENCES or len(self._marked) > FEW_NAMES
 
     @cached_property
     def care(self) -> float:
@@ -198,8 +200,9 @@ class DocumentWords:
         looked_at = once[:MOST_SLIPS]
         share = sum(is_near_word(word) and not self.term(word) for word in looked_at) / max(1, len(looked_at))
         slips = share * len(once) + 6 * self._plain_slips  # which no technical term looks like
-        care = min(MOST_CARE, math.log(max(1.0, self._sentences / FEW_SENTENCES / (slips / 2 + 1))))
-        return care + EDITED * self.is_document
+        known = slips / 2 + 1
+        care = math.log(max(1.0, self._sentences / FEW_SENTENCES / known))
+        return min(MOST_CARE, care + (EDITED + FLAWLESS / known) * self.is_document)
 
     def is_in(self, language: str) -> bool:
         """Whether most of the document is in a language; True if undecided."""

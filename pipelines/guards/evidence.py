@@ -15,10 +15,12 @@ from ..documents import Refusal, Segment
 from . import number
 from .articles import ARTICLES, article_of
 from .document_words import DocumentWords, is_compound
+from .gerunds import is_gerund_after_to
 from .likeness import are_irregular, distance, plain, sounds_like
 from .misspellings import is_near_word
 from .openings import Openings
 from .sentencehood import END, is_terse
+from .set_phrases import lost_phrase
 from .varieties import are_varieties
 from .vocabulary import is_english, spelt
 from .wording import Wording, is_grammar
@@ -97,6 +99,8 @@ class Evidence:
             is_small = word.islower() and len(word) > 1 and not is_grammar(word)
             if is_small and word.capitalize() in has - had and facts.is_marked(word):
                 yield f"{word!r} is a name in code or markup"
+        if phrase := lost_phrase(self._text, start, end, wording.becomes):
+            yield f"{phrase!r} is a set phrase"
         for word in wording.gone if all(map(str.isascii, wording.new)) else ():
             if not (word.replace("’", "").isascii() or facts.is_word(word)):
                 yield f"{word!r} has letters of another language"
@@ -120,7 +124,10 @@ class Evidence:
                     yield f"{word!r} is made from {coined[1]!r}"
                 elif all(map(partial(_is_far, word), wording.new)) and is_near_word(word.casefold()):
                     yield f"another word is nearer to {word!r}"
+        before = spelt(self._text[max(self._segment.start, start - _LONG) : start])
         for word, new in product(wording.gone, wording.new):
+            if is_gerund_after_to(word, before) and not new.endswith("ing"):
+                yield f"{word!r} may follow a preposition"
             if are_varieties(word, new) and facts.is_word(word):
                 yield f"{word!r} and {new!r} are spellings of one word"
             if facts.is_document and _is_adjective(word) and _is_adjective(new):

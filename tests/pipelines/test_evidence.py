@@ -53,6 +53,17 @@ def corrected(text: str, changes: dict[str, str], words: Sequence[str] = ()) -> 
         ("It has colour and is organised.", {"colour": "color", "organised": "organized"}, {}),
         ("It has color and is organized.", {"color": "colour", "organized": "organised"}, {}),
         ("We sell pens, ink and paper.", {"ink and": "ink, and"}, {}),
+        ("It is dedicated to making tools.", {"making": "make"}, {}),
+        ("We look, and are looking forward to seeing it.", {"seeing": "see"}, {}),
+        ("It opts in to printing more.", {"printing": "print"}, {}),
+        ("They have committed to making it.", {"making": "make"}, {}),
+        ("They want us to going there.", {"going": "go"}, {"going": "go"}),
+        ("It wants to going there.", {"going": "go"}, {"going": "go"}),
+        ("It runs ad infinitum here.", {"infinitum": "infinite"}, {}),
+        ("It is, inter\nalia, a raison d’etre.", {"alia": "alias", "etre": "tree"}, {}),
+        ("It is a modus operandi and a de-facto rule.", {"modus": "mode", "de-facto": "the fact"}, {}),
+        ("It keep the status quo", {"keep": "keeps", "status quo": "status"}, {"keep": "keeps"}),
+        ("It is here and vice versa", {"vice versa": "vice versa."}, {"vice versa": "vice versa."}),
         ("It was a npy file.", {"a npy": "an npy"}, {}),
         ("It was an hour and an S3 key.", {"an hour": "a hour", "an S3": "a S3"}, {}),
         ("It was a hour and a S3 key.", {"a hour": "an hour", "a S3": "an S3"}, {"a hour": "an hour", "a S3": "an S3"}),
@@ -103,11 +114,21 @@ def test_many_sentences_without_slips_ask_for_more_care() -> None:
         return DocumentWords([Part(text, (Segment(0, len(text)),))]).care
 
     assert care("It is a good day.") == 0
-    assert 1 < care("It is a good day. " * 9) < care("It is a good day. " * 30) <= 3.1
+    assert 1 < care("It is a good day. " * 3) < care("It is a good day. " * 9) <= care("It is a good day. " * 30) <= 3.1
     assert care("It is a good day. " * 20 + "They was at the the house. We has it.") < 2.6
     for slip in ("an good day", "can not goes", "must not exceeds", "should been", "in in", "a unknown day"):
-        assert care("It is a good day. " * 20 + f"They {slip} now.") < 2
+        assert care("It is a good day. " * 20 + f"They {slip} now.") < care("It is a good day. " * 20) - 0.9
     assert care("It is a good day. " * 20 + "We recieve a seperate lettre.") < 2.8
+
+
+def test_little_prose_in_much_code_is_a_document() -> None:
+    text = "It is a good day."
+
+    def parts(names: int) -> list[Part]:
+        return [Part(text, (Segment(0, len(text)),)), Part(" ".join(f"name_{at} = {at};" for at in range(names)))]
+
+    assert DocumentWords(parts(3)).care == 0 and not DocumentWords(parts(3)).is_document
+    assert DocumentWords(parts(30)).care > 1 and DocumentWords(parts(30)).is_document
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,36 @@
+"""A form with "-ing" after "to": right after a preposition ("opt in to printing"), a mistake in an infinitive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_INFINITIVE = frozenset(
+    """
+    able afford agree agreed agrees allow allowed allows ask asked asks attempt attempted attempting attempts
+    began begin begins better cause caused causes choose chooses chose continue continued continues dare decide
+    decided decides designed desire difficult easier easy enable enabled enables encourage encouraged enough
+    expect expected expects fail failed fails force forced forces forget forgets forgot free glad go goes going
+    got gonna had happen happened happens happy hard has have having hope hoped hopes how impossible intend
+    intended intends learn learned learns let like liked likely likes long love loved loves manage managed manages
+    meant mean need needed needs necessary offer offered offers order ought permit permitted permits plan planned
+    planning plans possible prefer preferred prefers prepare pretend promise promised promises ready recommended
+    refuse refused refuses remember required requires seem seemed seems sorry start started starts supposed sure
+    tell tells told tempted tend tended tends tried tries try trying unable want wanted wants what when where
+    whether which willing wish wished wishes
+    """.split()  # noqa: SIM905
+)
+"""What an infinitive follows. Words that take either ("used", "used to be") are left out: what the writer has may be
+right."""
+
+_BETWEEN = frozenset("her him it me not them us you".split())  # noqa: SIM905
+
+
+def is_gerund_after_to(word: str, before: Sequence[str]) -> bool:
+    """Whether a word follows a "to" that may be a preposition, so that its "-ing" is right. `before`: the words before
+    the word."""
+    *rest, to = ["", *(each.lower() for each in before)]
+    if not word.endswith("ing") or to != "to":
+        return False
+    while rest and rest[-1] in _BETWEEN:
+        rest.pop()
+    return rest[-1] not in _INFINITIVE
