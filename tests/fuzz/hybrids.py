@@ -5,9 +5,9 @@
 
 Each family is a tiny model with random weights. A call has 1, 3 or 8 prompts of different lengths, each with two
 references that are right, wrong or sometimes right, so that drafts branch; rows leave a batch at different times, and
-join it. Calls are greedy, sampled at a seed, or penalised; some end at a stop string, are streamed, or use the prefix
-cache. Greedy outputs must be those of `generate`, and all must be those without drafts. A greedy token counts as a tie
-if its score is within 1e-5 standard deviations of that of `generate`'s.
+join it. Calls are greedy or sampled at a seed, with a penalty or without; some end at a stop string, are streamed, or
+use the prefix cache. Greedy outputs must be those of `generate`, sampled ones those without drafts. A greedy token
+counts as a tie if its score is within 1e-5 standard deviations of that of `generate`'s.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, cast
 
 import torch
 from transformers.utils import logging
@@ -38,17 +39,28 @@ FAMILIES = (
     "minimax", "deepseek_v32", "glm_moe_dsa",  # lightning attention, indexers
 )  # fmt: skip
 
-PROMPTS, OUTPUT = 10, 12
-PENALTIES = (1.0, 1.3)
+PROMPTS, OUTPUT = 10, 10
+WAYS: Sequence[dict[str, Any]] = [
+    {"repetition_penalty": penalty, **sampling}
+    for penalty in (1.0, 1.3)
+    for sampling in (
+        {},
+        {},
+        {"temperature": 1.0, "seed": 1},
+        {"temperature": 0.5, "seed": 2, "top_p": 0.9},
+        {"temperature": 1.0, "seed": 3, "top_k": 20},
+    )
+]
+"""How tokens are chosen; as often greedily as not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What `generate` writes after a prompt, and its scores, [OUTPUT, V]."""
+    """What is written after a prompt in plain decoding, and if that was `generate`, its scores, [OUTPUT, V]."""
 
     prompt: list[int]
     output: list[int]
-    scores: torch.Tensor
+    scores: torch.Tensor | None
 
 
 @dataclass(slots=True)
@@ -57,17 +69,12 @@ class Call:
 
     rows: list[Truth]
     references: list[list[list[int]]]
-    limits: list[int]
     options: dict[str, Any]
     streams: bool
-    is_greedy: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.is_greedy = "temperature" not in self.options
 
     def run(self, engine: copyspec.Engine, **more: Any) -> tuple[list[list[int]], int]:
         """The output of each row, and the number of draft tokens that were accepted."""
-        options = {"max_new_tokens": self.limits, "ignore_eos": True, "threads": 1, **self.options, **more}
+        options = {"ignore_eos": True, "threads": 1, **self.options, **more}
         prompts = [row.prompt for row in self.rows]
         if not self.streams:
             found = engine.generate(prompts, self.references, **options)
@@ -78,36 +85,41 @@ class Call:
         return outputs, 0
 
 
-def truths(model: Any, penalty: float) -> list[Truth]:
-    """Prompts of 1 to 40 tokens, with their greedy outputs."""
-    drawn, found = random.Random(0), list[Truth]()
+def truths(engine: copyspec.Engine, way: dict[str, Any]) -> list[Truth]:
+    """Prompts of 1 to 40 tokens, with the outputs of `generate`, or sampled ones without drafts."""
+    drawn, prompts = random.Random(0), list[list[int]]()
     for number in range(PROMPTS):
         phrase = [drawn.randrange(5, VOCAB_SIZE) for _ in range(1 + number)]
-        prompt = (phrase * 4)[: drawn.randint(1, 4 * len(phrase))]
+        prompts.append((phrase * 4)[: drawn.randint(1, 4 * len(phrase))])
+    if "temperature" in way:
+        call = Call([Truth(prompt, [], None) for prompt in prompts], [[] for _ in prompts], way, streams=False)
+        outputs, _ = call.run(engine, drafter="none", max_new_tokens=OUTPUT)
+        return [Truth(prompt, output, None) for prompt, output in zip(prompts, outputs, strict=True)]
+    found, model = list[Truth](), cast(Any, engine.model)
+    for prompt in prompts:
         ids = torch.tensor([prompt])
         written = model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, repetition_penalty=penalty, eos_token_id=None,
-            max_new_tokens=OUTPUT, return_dict_in_generate=True, output_scores=True,
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, eos_token_id=None, max_new_tokens=OUTPUT,
+            return_dict_in_generate=True, output_scores=True, **way,
         )  # fmt: skip
         found.append(Truth(prompt, written.sequences[0, len(prompt) :].tolist(), torch.cat(written.scores)))
     return found
 
 
-def calls(known: dict[float, list[Truth]], seed: int) -> Iterator[Call]:
+def calls(engine: copyspec.Engine, seed: int) -> Iterator[Call]:
     """Random calls, without end."""
-    drawn = random.Random(seed)
+    drawn, known = random.Random(seed), [truths(engine, way) for way in WAYS]
     while True:
-        penalty = drawn.choice(PENALTIES)
-        rows = [drawn.choice(known[penalty]) for _ in range(drawn.choice([1, 3, 8]))]
+        number = drawn.randrange(len(WAYS))
+        rows = [drawn.choice(known[number]) for _ in range(drawn.choice([1, 3, 8]))]
         references = [_references(row.output, drawn.choice([0.0, 0.2, 1.0]), drawn) for row in rows]
-        options: dict[str, Any] = {"repetition_penalty": penalty, "batch_size": drawn.choice([1, 3, 8])}
-        if drawn.random() < 0.4:
-            options |= {"temperature": drawn.choice([0.3, 1.0]), "seed": drawn.randrange(100), "top_p": 0.9}
-        if drawn.random() < 0.3:
+        limits = [drawn.randint(2, OUTPUT) for _ in rows]
+        options = {**WAYS[number], "batch_size": drawn.choice([1, 3, 8]), "max_new_tokens": limits}
+        if drawn.random() < 0.2:
             options["stop"] = [str(drawn.choice(drawn.choice(rows).output))]
         if drawn.random() < 0.3:
             options["prefix_cache"] = True
-        yield Call(rows, references, [drawn.randint(2, OUTPUT) for _ in rows], options, drawn.random() < 0.3)
+        yield Call(rows, references, options, drawn.random() < 0.3)
 
 
 def _references(tokens: Sequence[int], noise: float, drawn: random.Random) -> list[list[int]]:
@@ -119,22 +131,20 @@ def outcomes(engine: copyspec.Engine, call: Call) -> Iterator[str]:
     """Of each row "equal", "tie" or "differs"; and "accepted" for each draft token that was."""
     found, accepted = call.run(engine)
     yield from ["accepted"] * accepted
-    plain = found if call.is_greedy and "stop" not in call.options else call.run(engine, drafter="none")[0]
-    for row, limit, output, expected in zip(call.rows, call.limits, found, plain, strict=True):
-        whole = row.output[: len(output) if "stop" in call.options else limit]
-        if output != expected and not call.is_greedy:
-            yield "differs"
-        elif call.is_greedy and output != whole:
-            yield "tie" if _is_tie(row, output) else "differs"
-        else:
-            yield "equal" if output == expected else "differs"
+    if "stop" in call.options:
+        ends = [len(output) for output in call.run(engine, drafter="none")[0]]
+    else:
+        ends = call.options["max_new_tokens"]
+    for row, end, output in zip(call.rows, ends, found, strict=True):
+        yield "equal" if output == row.output[:end] else "tie" if _is_tie(row, output) else "differs"
 
 
 def _is_tie(row: Truth, output: Sequence[int]) -> bool:
     """Whether the first token that differs has nearly the score of `generate`'s."""
-    for token, own, scores in zip(output, row.output, row.scores, strict=False):
-        if token != own:
-            return float((scores[own] - scores[token]).abs() / scores[scores.isfinite()].std()) <= TIE
+    if row.scores is not None:
+        for token, own, scores in zip(output, row.output, row.scores, strict=False):
+            if token != own:
+                return float((scores[own] - scores[token]).abs() / scores[scores.isfinite()].std()) <= TIE
     return False
 
 
@@ -142,14 +152,12 @@ def examine(family: str, count: int, seed: int) -> Counter[str]:
     """Count the outcomes of so many calls of a family."""
     model = tiny(family, 8)
     model.generation_config.pad_token_id = 0
-    engine = copyspec.Engine(model, tokenizer(), name=family)
-    drawn, counts = calls({penalty: truths(model, penalty) for penalty in PENALTIES}, seed), Counter[str]()
-    for number in range(count):
-        call = next(drawn)
+    engine, counts = copyspec.Engine(model, tokenizer(), name=family), Counter[str]()
+    for number, call in enumerate(islice(calls(engine, seed), count)):
         found = Counter(outcomes(engine, call))
         counts += found
         if found["differs"]:
-            print(f"{family}: call {number} differs: {call.options}, limits {call.limits}", flush=True)
+            print(f"{family}: call {number} differs: {call.options}", flush=True)
     return counts
 
 
