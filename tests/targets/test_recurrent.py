@@ -193,17 +193,18 @@ def test_nodes_are_bounded_by_the_memory_of_what_is_kept(
     assert found[0][1].num_draft_tokens <= most * found[0][1].num_passes + 12
 
 
-def test_nothing_is_kept_after_a_call() -> None:
-    target = target_of("qwen3_next")
+@pytest.mark.parametrize("name", ["qwen3_next", "mamba2", "mamba", "zaya"])
+def test_nothing_is_kept_after_a_call(name: str) -> None:
+    target = target_of(name)
 
     def tensors() -> int:
         gc.collect()
         return sum(isinstance(each, torch.Tensor) for each in gc.get_objects())
 
-    decoded(target, requests("qwen3_next", 3, 0.6), 9)
+    decoded(target, requests(name, 3, 0.6), 9)
     before = tensors()
     for _ in range(5):
-        decoded(target, requests("qwen3_next", 3, 0.6), 9)
+        decoded(target, requests(name, 3, 0.6), 9)
     assert tensors() <= before
 
 
