@@ -53,11 +53,15 @@ class SamplingOptions:
             check_number(f"logit_bias[{token}]", bias, low=-math.inf, high=math.inf)
 
 
-START_NODES = 64
-"""Draft nodes of a row that may be asked for at any time: where nodes are cheap, trees of more gain little."""
+START_NODES = 32
+"""Draft nodes of a row that may be asked for at any time."""
+
+CHEAP_NODES = 64
+"""Draft nodes of a row that may be asked for where passes are so cheap that half as many were verified last: trees of
+more gain little."""
 
 MOST_NODES = 1024
-"""Draft nodes that one pass verifies at most. A row gets more than START_NODES only while long drafts are right."""
+"""Draft nodes that one pass verifies at most. A row gets more than CHEAP_NODES only while long drafts are right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +70,8 @@ class DraftOptions:
     range."""
 
     max_nodes: int | None = None
-    """Maximum draft nodes that one pass verifies for a row; 0: plain decoding. None: START_NODES, and twice what was
-    accepted last, up to MOST_NODES."""
+    """Maximum draft nodes that one pass verifies for a row; 0: plain decoding. None: START_NODES, twice what was
+    verified last, up to CHEAP_NODES, and twice what was accepted last, up to MOST_NODES."""
     adaptive: bool = True  # fit the tree to the measured cost of a pass; False: always up to the maximum
 
     def __post_init__(self) -> None:

@@ -45,11 +45,13 @@ class Row:
 
 
 def recorded(data: Path) -> Iterator[Row]:
-    """Edits of programs by models."""
+    """Edits of programs by models. Answers with less than half of the file's lines are left out: they are parts of
+    files, though the models were asked for all of it."""
     for each in read_rows(data / "transcripts" / "code_edit.jsonl.gz"):
         before, after = each["references"][0], each["output"]
         instruction = each["prompt"].rpartition("## Instruction\n")[2].partition("\n\n## Code After")[0]
-        if before.strip() != after.strip():
+        is_whole = 2 * len(after.split("\n")) >= len(before.split("\n"))
+        if is_whole and before.strip() != after.strip():
             name = f"{each['group']}.py"
             yield Row(each["id"], name, before.strip() + "\n", after.strip() + "\n", instruction)
 
@@ -66,7 +68,8 @@ def committed(repository: Path, seed: int = 0) -> Iterator[Row]:
         for name in names
         if name.endswith(SUFFIXES) and "results/" not in name
     ]
-    random.Random(seed).shuffle(edits)
+    # Commits that come later change few places in this order.
+    edits.sort(key=lambda edit: hashlib.sha256(f"{seed} {edit[0]} {edit[2]}".encode()).digest())
     for commit, subject, name in edits:
         try:
             before, after = (_git(repository, "show", f"{at}:{name}") for at in (f"{commit}^", commit))

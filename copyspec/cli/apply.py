@@ -24,7 +24,7 @@ from copyspec.cli.common import (
 )
 from copyspec.cli.correcting import reason
 from copyspec.cli.correction_options import AsDiff, Check, InPlace, Plain, Quiet, Whole, input_option, output_option
-from copyspec.cli.model_options import NamedModel, model_option
+from copyspec.cli.model_options import MergingModel, NamedModel, model_option
 from copyspec.cli.printing import echo, echo_bytes, flush_stdout
 from copyspec.cli.remote_options import ServerOptions, usage_told
 from copyspec.common.filesystem import read_input
@@ -33,6 +33,8 @@ from copyspec.pipelines import ApplyOptions
 if TYPE_CHECKING:
     from copyspec import Chunk, Engine, Remote
     from copyspec.pipelines import Applied, FileApplied
+
+_NAMED = ("form", "syntax", "max_new_tokens")  # options in details of refusals
 
 
 def apply(
@@ -50,7 +52,7 @@ def apply(
     ] = False,
     diff: AsDiff = False,
     check: Check = False,
-    model: Annotated[NamedModel, "Model"],
+    model: Annotated[MergingModel, "Model"],
     server: Annotated[ServerOptions, "Server"],
     asked: Annotated[ApplyOptions, "Model"],
     plain: Plain = False,
@@ -67,6 +69,7 @@ def apply(
     from copyspec.models.errors import LoadError
     from copyspec.pipelines import (
         ApplyPipeline,
+        EditError,
         FileApplied,
         FormatError,
         JournalError,
@@ -101,7 +104,11 @@ def apply(
                 echo(f"copyspec: an interrupted run is finished: {count} more files are written", err=True)
             if stream or STDIN in paths:
                 (path,) = paths
-                file = decoded_text(sys.stdin.buffer.read() if path == STDIN else read_input(path))
+                data = sys.stdin.buffer.read() if path == STDIN else read_input(path)
+                try:
+                    file = decoded_text(data)
+                except FormatError as error:
+                    raise FormatError(f"{path!r}: {error}") from error
                 name = None if path == STDIN else path
                 if stream:
                     applied = _streamed(pipeline.stream(file, text, instruction, path=name))
@@ -118,7 +125,10 @@ def apply(
         except (ConnectionError, LoadError):  # of the model, not of the files
             raise
         except (OSError, FormatError, JournalError) as error:
-            echo(f"copyspec: {reason('the edit', error)}", err=True)
+            if missing := [path for path in paths if path != STDIN and not os.path.lexists(path)]:
+                raise UsageError(f"there is no file {missing[0]!r}") from error
+            where = "the edit" if isinstance(error, EditError) else getattr(error, "filename", None)
+            echo(f"copyspec: {reason(where, error) if where else error}", err=True)
             return FAILED
         _tell(outcomes, backups, is_refused, quiet)
         if is_refused:
@@ -170,7 +180,7 @@ def _tell(outcomes: Sequence[FileApplied], backups: Sequence[Path], is_refused: 
     for each in outcomes:
         refusal = each.applied.refusal
         if refusal is not None:
-            detail = in_options(refusal.detail, {"form": "--form", "syntax": "--syntax"})
+            detail = in_options(refusal.detail, {name: f"--{name.replace('_', '-')}" for name in _NAMED})
             detail = detail.replace("give a model", "name a model (--model or --server)")
             echo(f"copyspec: {each.path} is left unchanged: {detail}", err=True)
         elif not quiet:
@@ -179,4 +189,4 @@ def _tell(outcomes: Sequence[FileApplied], backups: Sequence[Path], is_refused: 
             passes = f", {stats.num_output_tokens} tokens in {stats.num_passes} passes" if stats is not None else ""
             echo(f"{each.path}: {how}{passes}", err=True)
     for path in () if quiet else backups:
-        echo(f"copyspec: an old file is kept as {path}", err=True)
+        echo(f"copyspec: an old file is kept as {os.path.relpath(path)}", err=True)

@@ -311,5 +311,5 @@ def _tell_summary(total: Summary, report_options: ReportOptions) -> None:
         echo(as_json(total.to_dict()), err=True)
     elif report_options.stats == "text":
         echo("\n".join(total.lines()), err=True)
-    else:
+    elif report_options.explain is None:
         report_options.tell(total.line())

@@ -10,7 +10,7 @@ import typer
 
 from copyspec.cli.apply import loader
 from copyspec.cli.common import UsageError
-from copyspec.cli.model_options import NamedModel
+from copyspec.cli.model_options import MergingModel
 from copyspec.cli.remote_options import ServerOptions
 from copyspec.pipelines import ApplyOptions
 
@@ -20,7 +20,7 @@ def mcp(
     folder: Annotated[
         Path, typer.Argument(help="The files that may be changed.", exists=True, file_okay=False)
     ] = Path(),
-    model: Annotated[NamedModel, "Model"],
+    model: Annotated[MergingModel, "Model"],
     server: Annotated[ServerOptions, "Server"],
     asked: Annotated[ApplyOptions, "Model"],
 ) -> int:
@@ -36,7 +36,7 @@ def mcp(
 
     from copyspec.pipelines import ApplyPipeline, edit_tool
 
-    served = MCPServer("copyspec")
+    served = MCPServer("copyspec", log_level="WARNING")
     served.add_tool(edit_tool(ApplyPipeline(loader(model, server.remote(model)), asked), folder, ToolError))
     served.run("stdio")
     return 0

@@ -64,3 +64,15 @@ class NamedModel:
         engine.threads = self.threads
         engine.chat_template_kwargs = self.chat_template_kwargs or {}
         return engine
+
+
+@dataclass(frozen=True, slots=True)
+class MergingModel(NamedModel):
+    """The model that merges edits: none without a name, as neither the bundled model nor SmolLM2 can."""
+
+    model: str | None = option(
+        None,
+        "Hub id, folder, GGUF file or name (copyspec models). Default: $COPYSPEC_MODEL, or none: exact edits only.",
+        "--model",
+        "-m",
+    )

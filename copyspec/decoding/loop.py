@@ -18,7 +18,7 @@ from copyspec.decoding.meter import PassTimes, costs_on
 from copyspec.decoding.picks import pick, rescored
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
 from copyspec.decoding.row import Row
-from copyspec.options import MOST_NODES, START_NODES, DraftOptions
+from copyspec.options import CHEAP_NODES, MOST_NODES, START_NODES, DraftOptions
 from copyspec.targets.base import Session, Target
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.states import RowStates
@@ -29,7 +29,7 @@ from copyspec.verification.picking import best_picks
 PROBE_NODES = 2  # size of a trial draft from a drafter whose probabilities proved too high
 
 SCORES_BYTES = 1 << 28
-"""Memory for the scores of a row's draft beyond START_NODES, in float32: 524 nodes of Llama 3's 128,256 tokens."""
+"""Memory for the scores of a row's draft beyond CHEAP_NODES, in float32: 524 nodes of Llama 3's 128,256 tokens."""
 
 SHARED_NODES = 512  # draft nodes of all rows in a pass, unless one row alone may have more
 
@@ -221,7 +221,8 @@ class Batch:
             # As long as drafts are right, it does not matter what a pass without them would cost.
             self._pauses = budget.is_guessed and nodes > 0 and not any(paths)
             most = min(MOST_NODES, SCORES_BYTES // (4 * target.vocab_size))
-            self._reach = max(START_NODES, min(2 * max(map(len, paths)), most))
+            taken = max([len(tree.tokens) for tree in trees])
+            self._reach = max(START_NODES, min(2 * taken, CHEAP_NODES), min(2 * max(map(len, paths)), most))
             for row, tree, path in zip(rows, trees, paths, strict=True):
                 row.meter.count(tree, path, budget, len(rows), extra * len(tree.tokens), budget.max_nodes)
         outputs = [row.report(tree, path, len(rows)) for row, tree, path in zip(rows, trees, paths, strict=True)]

@@ -92,22 +92,25 @@ def check_inside(root: Path, name: str) -> Path:
 
 
 def _apply(pipeline: ApplyPipeline, edit: FileEdit, path: Path, instruction: str) -> FileApplied:
+    where = os.fspath(path)
     if os.path.lexists(path):
         if path.is_file() and path.stat().st_size > 4 * MAX_CHARS:
-            raise FormatError(f"{os.fspath(path)!r} has {path.stat().st_size:,} bytes: edit it by other means")
+            raise FormatError(f"{where!r} has {path.stat().st_size:,} bytes: edit it by other means")
         data = read_input(path)
         try:
             text = decoded_text(data)
         except FormatError as error:
-            raise FormatError(f"{os.fspath(path)!r}: {error}") from error
+            raise FormatError(f"{where!r}: {error}") from error
         if edit.creates and text:
-            refusal = Refusal("exists", "the edit makes this file, which is there already")
-            return FileApplied(path, Applied(text, text, refusal, path=edit.path, form=edit.form), data)
-        return FileApplied(path, pipeline(text, edit, instruction, path=os.fspath(path)), data)
-    is_new = edit.creates or (edit.path is not None and not any(hunk.old for hunk in edit.hunks))
-    if edit.deletes or not is_new or edit.form == "instruction":
-        raise EditError(f"there is no file {os.fspath(path)!r}")
-    return FileApplied(path, pipeline("", replace(edit, creates=True), instruction, path=os.fspath(path)), None)
+            made = pipeline("", edit, instruction, path=where)
+            exists = Refusal("exists", "the edit makes this file, which is there already")
+            refusal = None if made.text == text else exists
+            return FileApplied(path, Applied(text, text, refusal, path=edit.path, form=edit.form, is_exact=True), data)
+        return FileApplied(path, pipeline(text, edit, instruction, path=where), data)
+    is_shown = edit.form == "whole" or (edit.path is not None and not any(hunk.old for hunk in edit.hunks))
+    if edit.deletes or not (edit.creates or is_shown) or edit.form == "instruction":
+        raise EditError(f"there is no file {where!r}")
+    return FileApplied(path, pipeline("", replace(edit, creates=True), instruction, path=where), None)
 
 
 def write_files(changes: Sequence[FileChange], root: Path, backup: str | None = None) -> list[Path]:

@@ -17,7 +17,7 @@ from copyspec.engine.results import Chunk, NoAnswer, Result
 
 from ..documents import Refusal
 from ..editing.instructed import FOLLOWS, Edited
-from ..editing.model_corrector import check_system, output_limit, why_cut
+from ..editing.model_corrector import check_system, cut, output_limit
 from ..edits.lines import LINE_END, aligned, with_line_ends
 from ..guards.answers import unfenced, version
 from ..guards.judging import BUNDLED
@@ -175,7 +175,7 @@ class ApplyPipeline:
                 return Refusal("model", "the snippet leaves open where its lines belong")
             return whole.joined("\n", not lines.ends or bool(lines.ends[-1]))
         if edit.form != "whole" and (why := _is_part(snippet, lines.texts)):
-            return Refusal("model", f"{why} and no mark for the others; it is the whole new file with form='whole'")
+            return Refusal("model", why)
         if refusal := placeholder(snippet, lines.texts):
             return refusal
         return _in_place(text, "\n".join(snippet).strip("\n"))
@@ -191,7 +191,7 @@ class ApplyPipeline:
             return replace(blank, refusal=Refusal(result.reason, result.detail))
         blank = replace(blank, result=result)
         if result.finish_reason != "stop":
-            return replace(blank, refusal=Refusal("cut", f"{why_cut(result)}: allow more, or edit it in parts"))
+            return replace(blank, refusal=cut(result))
         output, before = LINE_END.sub("\n", result.content), shown.split("\n")
         told, why = instruction, None
         if edit.form != "instruction":
@@ -259,13 +259,18 @@ def _is_part(snippet: Sequence[str], before: Sequence[str]) -> str | None:
     has blocks of code that are not the file's."""
     mine, written = ([line.strip() for line in each if line.strip()] for each in (snippet, before))
     if any(FENCE.fullmatch(line) and line not in written for line in mine):
-        return "the edit has blocks of code"
+        return "the edit has blocks of code, and no mark for the other lines"
     known = len(written) - (Counter(written) - Counter(mine)).total()
     losses = [end - start - last + first for _, start, end, first, last in aligned(written, mine)]  # 0 if equal
     is_whole = max(losses, default=0) <= _LOST and max([*losses[:1], *losses[-1:]], default=0) <= 0
     if is_whole and known >= _COVERED * len(written):
         return None
-    return f"the edit has {known} of the file's {len(written)} lines"
+    if not known:
+        return f"the edit has none of the file's {len(written)} lines and no mark for them: is it for another file?"
+    return (
+        f"the edit has {known} of the file's {len(written)} lines and no mark for the others; it is the whole new file "
+        "with form='whole'"
+    )
 
 
 def _untrusted(lines: Sequence[str], before: Sequence[str], edit: FileEdit, told: str = "") -> Refusal | None:

@@ -82,8 +82,6 @@ def _cut(lines: Sequence[str], edit: Chunks) -> Refusal | None:
 def _dropped(lines: Sequence[str], before: Sequence[str], edit: Chunks, removed: Counter[str]) -> Refusal | None:
     """A refusal of lines without some of the file's, which the edit does not remove."""
     (at, old), (_, new) = _written(before), _written(lines)
-    whole = "\n".join(["", *old, ""])
-    may_guess = all("\n".join(["", *chunk, ""]) in whole for chunk in edit if chunk)  # nothing else can be meant
     regions = [region for tag, *region in aligned(old, new) if tag != "equal"]
     added = Counter(line for _, _, first, last in regions for line in new[first:last])
     moved = added - Counter(line for chunk in edit for line in chunk)  # what came back elsewhere, not with the edit
@@ -92,7 +90,7 @@ def _dropped(lines: Sequence[str], before: Sequence[str], edit: Chunks, removed:
         if not any(lost[line] for line in old[start:end]):
             continue
         spans = _slid(old, start, end, first == last)
-        if not any(_is_told(old, span, new[first:last], edit, may_guess) for span in spans):
+        if not any(_is_told(old, span, new[first:last], edit) for span in spans):
             missing = next(line for line in old[start:end] if lost[line])
             where = f"{_span(at[start], at[end - 1])} of the file"
             return Refusal("dropped", f"{where} would go, and the edit does not remove them: {_quoted(missing)}")
@@ -111,14 +109,16 @@ def _slid(old: Sequence[str], start: int, end: int, may_slide: bool) -> Iterator
             yield first, last
 
 
-def _is_told(old: Sequence[str], span: tuple[int, int], new: Sequence[str], edit: Chunks, may_guess: bool) -> bool:
+def _is_told(old: Sequence[str], span: tuple[int, int], new: Sequence[str], edit: Chunks) -> bool:
     """Whether an edit shows that `new` takes the place of a span of lines: between the lines around them; or, at an end
-    of a chunk, if they become no fewer. `may_guess`: also if it could be fewer."""
+    of a chunk, if they become no fewer."""
     size = span[1] - span[0]
     above, below = old[span[0] - 1] if span[0] else None, old[span[1]] if span[1] < len(old) else None
     if not new and old[span[0]] == below:
         return False  # together with the line before them, the line after them says nothing new
+    whole = "\n".join(["", *old, ""])
     for number, chunk in enumerate(edit):
+        says_nothing = "\n".join(["", *chunk, ""]) in whole  # but that something goes
         for start in range(len(chunk) - len(new) + 1 if chunk else 0):
             end = start + len(new)
             if (new and chunk[start] != new[0]) or chunk[start:end] != list(new):
@@ -127,20 +127,23 @@ def _is_told(old: Sequence[str], span: tuple[int, int], new: Sequence[str], edit
             opens = number == 0 and is_first if above is None else not is_first and chunk[start - 1] == above
             closes = number == len(edit) - 1 and is_last if below is None else not is_last and chunk[end] == below
             if opens and closes and size > len(new):
-                if may_guess or not _is_rivalled(old, span, chunk[:start], chunk[end:]):
+                if says_nothing or not _is_rivalled(old, span, len(new), (chunk[:start], chunk[end:])):
                     return True
             elif (opens or is_first) and (closes or is_last) and size <= len(new):
                 return True
     return False
 
 
-def _is_rivalled(old: Sequence[str], span: tuple[int, int], above: Sequence[str], below: Sequence[str]) -> bool:
-    """Whether fewer lines of a span stand between such lines as well, so that an edit does not say that all go."""
-    before, after = _shared(old[: span[0]][::-1], above[::-1]), _shared(old[span[1] :], below)
-    inside = range(span[0], span[1] + 1)  # at an end of the file, nothing stands above or below
-    starts = [at for at in inside if _shared(old[:at][::-1], above[::-1]) >= before > 0] or [span[0]]
-    ends = [at for at in inside if _shared(old[at:], below) >= after > 0] or [span[1]]
-    return any((start, end) != span and start <= end for start in starts for end in ends)
+def _is_rivalled(old: Sequence[str], span: tuple[int, int], size: int, around: Chunks) -> bool:
+    """Whether `size` lines of a span stand between the same lines above and below as all of it: then an edit with so
+    many new ones rather changes these."""
+    above, below = around[0][::-1], around[1]
+    before, after = _shared(old[: span[0]][::-1], above), _shared(old[span[1] :], below)
+    return any(
+        (start == span[0] or _shared(old[:start][::-1], above) >= before > 0)
+        and (start + size == span[1] or _shared(old[start + size :], below) >= after > 0)
+        for start in range(span[0], span[1] - size + 1)
+    )
 
 
 def _shared(some: Sequence[str], others: Sequence[str]) -> int:

@@ -20,7 +20,7 @@ from ..guards.judging import BUNDLED
 from ..instructions import INSTRUCTION, fill
 from ..models import model_of
 from ..options import EditOptions
-from .model_corrector import check_system, output_limit, why_cut
+from .model_corrector import check_system, cut, output_limit
 
 if TYPE_CHECKING:
     from ..models import ModelLike
@@ -108,8 +108,7 @@ class EditPipeline:
 
     def _edited(self, text: str, body: str, instruction: str, result: Result) -> Edited:
         if result.finish_reason != "stop":
-            detail = f"{why_cut(result)}: allow more, or edit it in parts"
-            return Edited(text, text, Refusal("cut", detail), result)
+            return Edited(text, text, cut(result), result)
         shown, output = LINE_END.sub("\n", body), LINE_END.sub("\n", result.content)
         read: str | Refusal = output.strip()
         if self.options.strip_wrappers:

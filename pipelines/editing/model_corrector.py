@@ -145,7 +145,7 @@ class ModelCorrector:
         if isinstance(result, NoAnswer):
             return Outcome(None, Refusal(result.reason, f"{result.detail}: {_shortened(text)}"))
         if result.finish_reason != "stop":
-            return Outcome(None, Refusal("cut", f"{why_cut(result)}: {_shortened(text)}"), result)
+            return Outcome(None, Refusal("cut", f"{_why_cut(result)}: {_shortened(text)}"), result)
         lost = self.model.lost(text)
         return Outcome(result.content, result=result, lost=lost, changes=result.changes or None)
 
@@ -174,7 +174,12 @@ def output_limit(tokens: int, chat: bool) -> int:
     return int(OUTPUT_GROWTH * tokens) + (CHAT_ROOM if chat else OUTPUT_ROOM)
 
 
-def why_cut(result: Result) -> str:
+def cut(result: Result) -> Refusal:
+    """The refusal of an output that has no end, of a whole text."""
+    return Refusal("cut", f"{_why_cut(result)}: raise max_new_tokens, or edit it in parts")
+
+
+def _why_cut(result: Result) -> str:
     """Why an output has no end, for people."""
     count = result.stats.num_output_tokens or len(result.token_ids)
     tokens = f"{count} token{'s' * (count != 1)}"

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import PurePath
 
 from ..documents import Format, FormatOptionError
 from ..options import FormatOptions as FormatOptions
@@ -91,7 +92,9 @@ def format_of(path: str | os.PathLike[str], name: str | None = None, *, options:
     if name is None:
         if suffix not in SUFFIXES:
             content = risk(suffix, "txt")
-            hint = "format='txt' reads it as plain text" if content is None else f"such files hold {content}"
+            inner = SUFFIXES.get(PurePath(PurePath(path).stem).suffix.lower(), "txt")  # of `a.docx.bak`
+            reads = f"format={inner!r} reads it as {'plain text' if inner == 'txt' else 'one'}"
+            hint = reads if content is None else f"such files hold {content}"
             raise FormatOptionError(f"{os.fspath(path)!r}: no format for {suffix!r} is known; {hint}")
         name = SUFFIXES[suffix]
     if name not in _MAKERS:

@@ -289,7 +289,9 @@ _ABRIDGED = re.compile(
     re.IGNORECASE,
 )
 _CUT = re.compile(rf"[\W_]*(?:c\s+)?{_DOTS}[\s(\[]+\w")
-_SPREAD = re.compile(r"\s*\.\.\.[\w$(\[{]")  # of JavaScript and others: `...(given ?? []),`
+_SPREAD = re.compile(  # of JavaScript and others: `...(given ?? []),`, `[...names].map(`, `? { ...(given as Names) }`
+    rf"\s*\.\.\.[\w$(\[{{]|(?!\s*{_COMMENT})[^\w#]*?\.\.\.(?:[$(\[{{]|[\w$]+(?:[^\w\s]|\s*$|\s+[^\w\s]))"
+)
 _UNCHANGED = re.compile(
     r"\W*(?:the )?(?:rest|remainder|remaining|other|everything)\b.*\b(?:same|unchanged|as (?:is|before)|omitted)\W*"
     rf"|\s*{_COMMENT}\W*(?:the )?(?:rest|same|remainder)\W*",
@@ -316,6 +318,7 @@ _WORDED = re.compile(
     re.IGNORECASE,
 )
 _MARKED = re.compile(rf"\s*(?:{_COMMENT}|[\[({{<])", re.IGNORECASE)
+_COMMENTED = re.compile(rf"\s*{_COMMENT}", re.IGNORECASE)
 _ASIDE = re.compile(
     rf"\s*(?:{_COMMENT}|[\[(<]\s*\w+(?: [\w'’.-]+)+\s*[\])>]\s*$)|"
     r"(?:the )?(?:rest|remain\w+|everything|nothing|original|existing|previous) ",
@@ -359,13 +362,17 @@ def _replaced(before: Sequence[str], lines: Sequence[str]) -> Iterator[tuple[int
 
 def _aside(lines: Sequence[str], before: Sequence[str]) -> str | None:
     """A comment or a bracket, whatever it says, at the end of lines that took the place of more lines than they are, or
-    in a program of as many, most words of which those do not have; None if there is none."""
+    in a program of as many, most words of which those do not have; None if there is none. Comments of several lines say
+    more than what is left out."""
     for start, end, first, last in _replaced(before, lines):
         gone, new = ([line for line in part if line.strip()] for part in (before[start:end], lines[first:last]))
         words = _words(gone)
         asides = [line for line in new if _ASIDE.match(line) and 2 * len(_words([line]) & words) <= len(_words([line]))]
         is_last = bool(asides) and asides[-1] == new[-1] and len(new[-1].split()) <= _MAX_WORDED
         code = sum(_ASIDE.match(line) is None for line in gone)
+        marks = [mark[0].strip() if (mark := _COMMENTED.match(line)) else line for line in new[-2:]]
+        if code == len(gone) and len(marks) == 2 and marks[0] == marks[1]:
+            continue
         if is_last and len(gone) > len(new) and code > len(asides):
             return new[-1]
         if is_last and len(gone) == len(new) == code and _is_code(before) and all(map(_REMARKS.fullmatch, new)):

@@ -70,6 +70,19 @@ def test_all_files_or_none(folder: Path, capfdbinary: pytest.CaptureFixture[byte
     assert (folder / "b.py").read_text() == "x = 2\n"
 
 
+def test_new_files_are_made_once(folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    (folder / "latin.txt").write_bytes(b"caf\xe9\n")
+    _, _, err = run(capfdbinary, "latin.txt", stdin=BLOCK.partition("\n")[2])
+    assert err.startswith("copyspec: 'latin.txt': not UTF-8")
+    patch = "*** Begin Patch\n*** Add File: new.py\n+x = 1\n*** End Patch\n"
+    for arguments, edit in (((), patch), (("whole.py", "--form", "whole"), "x = 1\n")):
+        assert run(capfdbinary, "-i", *arguments, stdin=edit)[0] == 0
+        code, _, err = run(capfdbinary, "-i", *arguments, stdin=edit)
+        assert code == 0 and err.endswith(".py: unchanged\n"), err
+    assert (folder / "new.py").read_text() == (folder / "whole.py").read_text() == "x = 1\n"
+    assert "is there already" in run(capfdbinary, "-i", stdin=patch.replace("x", "y"))[2]
+
+
 def test_a_model_merges_what_is_not_exact(
     folder: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +113,7 @@ def test_a_model_merges_what_is_not_exact(
         (("--form", "x"), "--form 'x' must be one of"),
         (("--preset", "x"), "--preset 'x' must be one of"),
         (("-e", "none.txt"), "--edit none.txt"),
+        (("none.py",), "there is no file 'none.py'"),
         (("-m", "no/such/model", "a.py", "-e", "lazy.txt"), "no/such/model"),
     ],
 )

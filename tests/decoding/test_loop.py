@@ -18,7 +18,7 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import CANCELLED, Finish, Request
 from copyspec.decoding.stats import Stats
-from copyspec.options import MOST_NODES, START_NODES, DraftOptions, SamplingOptions
+from copyspec.options import CHEAP_NODES, MOST_NODES, START_NODES, DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.tree import ROOT, DraftTree
 from tests.helpers.fakes import FakeSession, FakeTarget, ScriptedDrafter
@@ -481,8 +481,8 @@ def test_drafts_grow_while_they_are_right_and_shrink_at_once() -> None:
     ticks = count()
     steps = list(decode(target, [request], DecodeSettings(), CostModel(lambda: 1e-3 * next(ticks), slope=0.0)))
     assert [token for (output,) in steps for token in output.tokens] == script
-    assert asked[:7] == [START_NODES, 128, 256, 512, MOST_NODES, MOST_NODES, MOST_NODES]
-    assert right[6] == 5 and asked[7:9] == [START_NODES, 128], "after a wrong draft it begins anew"
+    assert asked[:7] == [START_NODES, CHEAP_NODES, 128, 256, 512, MOST_NODES, MOST_NODES]
+    assert right[6] == 5 and asked[7:9] == [CHEAP_NODES, 128], "after a wrong draft it begins anew"
 
 
 def test_a_number_of_draft_nodes_is_kept_to() -> None:

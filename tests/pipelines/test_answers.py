@@ -599,6 +599,13 @@ return {...state}
     ...state,
   ...(settings ?? DEFAULTS),
   ...[1, 2],
+? { ...(serversValue as Record<string, unknown>) }
+: { ...props, size };
+{...given}
+[...args[3]].every((character) => character > 0)
+[...this.clients.values()].some((client) =>
+([...names])
+<Box {...props}>
 // the rest of the line is kept
 "rest unchanged",
 # Remaining time in seconds
@@ -619,4 +626,5 @@ def test_marks_of_snippets_are_told_from_lines_that_end_in_dots(line: str, is_ma
 
 def test_spread_arguments_are_no_marks() -> None:
     before = ["f({", "  a: 1,", "  b: 2,", "});"]
-    assert omission(["f({", "  ...(defaults ?? {}),", "});"], before) is None
+    for line in ("  ...(defaults ?? {}),", "  [...a].map(g),", "  { ...b, c: 1 },", "  ? { ...(b as C) }", "  {...b}"):
+        assert omission(["f({", line, "});"], before) is None, line

@@ -134,7 +134,7 @@ def test_an_output_that_cannot_be_trusted_is_refused_with_the_place(output: str,
 
 
 def test_an_output_that_stops_early_is_refused() -> None:
-    assert merge(DONE, finish="length") == ("cut", "no end within 1 token: allow more, or edit it in parts")
+    assert merge(DONE, finish="length") == ("cut", "no end within 1 token: raise max_new_tokens, or edit it in parts")
 
 
 @pytest.mark.parametrize(

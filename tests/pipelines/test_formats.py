@@ -157,6 +157,8 @@ def test_files_whose_name_is_all_suffix_are_not_plain_text() -> None:
             format_of(name)
         with pytest.raises(FormatError, match="holds code, which 'txt' does not handle"):
             format_of(name, "txt")
+    with pytest.raises(FormatError, match=r"no format for '\.bak' is known; format='docx' reads it as one"):
+        format_of("a.docx.bak")
     with pytest.raises(FormatError, match=r"no format for '\.profile' is known; format='txt' reads it as plain text"):
         format_of(".profile")
     assert format_of(".profile", "txt") and format_of(".txt") and format_of(".a/README") and format_of(".")
