@@ -12,7 +12,7 @@ TOGETHER = 256
 """Tokens of several rows that are computed as one matrix: more calls cost less than the empty blocks between rows."""
 
 
-class Part(NamedTuple):
+class TreePart(NamedTuple):
     """Rows whose tokens are computed together."""
 
     tokens: slice
@@ -40,7 +40,7 @@ class Paths:
         return path[::-1]
 
     @cached_property
-    def parts(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[TreePart]:
         """All tokens, in parts of at most TOGETHER, or of a row alone."""
         groups = list[list[int]]()
         for row, span in enumerate(self.spans):
@@ -49,14 +49,14 @@ class Paths:
             groups[-1].append(row)
         return [self._part(group) for group in groups]
 
-    def _part(self, rows: Sequence[int]) -> Part:
+    def _part(self, rows: Sequence[int]) -> TreePart:
         first, stop = self.spans[rows[0]].start, self.spans[rows[-1]].stop
         ancestors = torch.eye(stop - first, dtype=torch.bool)
         for token in range(first, stop):
             if self._parents[token] >= 0:
                 ancestors[token - first] |= ancestors[self._parents[token] - first]
         spans = [(row, slice(self.spans[row].start - first, self.spans[row].stop - first)) for row in rows]
-        return Part(slice(first, stop), spans, ancestors.to(self._device))
+        return TreePart(slice(first, stop), spans, ancestors.to(self._device))
 
     @cached_property
     def levels(self) -> Sequence[tuple[torch.Tensor, torch.Tensor]]:

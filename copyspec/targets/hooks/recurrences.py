@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from copyspec.targets.hooks.paths import Part, Paths
+from copyspec.targets.hooks.paths import Paths, TreePart
 
 PIECE_BYTES = 1 << 26
 """Memory of the decays between tokens that are there at a time, of some heads, or of some tokens of one."""
@@ -177,12 +177,12 @@ class _Memory:
         numbers = torch.arange(count, device=shared.device)[heads] // (count // groups)
         return shared[..., numbers, :, :]
 
-    def _held(self, left: torch.Tensor, part: Part, heads: slice) -> torch.Tensor:
+    def _held(self, left: torch.Tensor, part: TreePart, heads: slice) -> torch.Tensor:
         """What queries or keys, [..., n, K], read from the states of their rows, [..., n, V]."""
         left = left * self._totals[heads, part.tokens].float().exp()
         return torch.cat([left[..., span, :] @ self._states[row, heads].float() for row, span in part.rows], dim=-2)
 
-    def _products(self, left: torch.Tensor, part: Part, heads: slice) -> torch.Tensor:
+    def _products(self, left: torch.Tensor, part: TreePart, heads: slice) -> torch.Tensor:
         """The products of queries or keys with the keys of their ancestors, which have decayed. [..., n, n]"""
         keys = self._of_heads(self._keys, heads)[:, part.tokens]
         totals, others = self._totals[heads, part.tokens], ~part.ancestors
