@@ -178,7 +178,7 @@ class ApplyPipeline:
             return Refusal("model", why)
         if refusal := placeholder(snippet, lines.texts):
             return refusal
-        return _in_place(text, "\n".join(snippet).strip("\n"))
+        return _in_place(text, "\n".join(snippet), "\r\n")
 
     def _merged(
         self, blank: Applied, edit: FileEdit, instruction: str, streams: bool
@@ -284,11 +284,15 @@ def _untrusted(lines: Sequence[str], before: Sequence[str], edit: FileEdit, told
     return why_not(lines, before, chunks(_snippet(edit, before), before))
 
 
-def _in_place(text: str, made: str) -> str:
-    """A whole new version with the line ends, the byte order mark and the white space around it of the old one."""
-    body = text.removeprefix(_MARK).strip()
+def _in_place(text: str, made: str, blanks: str | None = None) -> str:
+    """A whole new version with the line ends, the byte order mark and the white space around it of the old one.
+    `blanks`: the characters around it that a new version does not show; by default all white space."""
+    body, last = text.removeprefix(_MARK).strip(blanks), made.rstrip("\r\n")
+    made = made.strip(blanks)
     if not body:
         return text[: len(text) - len(text.removeprefix(_MARK))] + (f"{made}\n" if made else "")
     start = text.index(body)
-    end = start + len(body)
-    return text[:start] + with_line_ends(made.strip(), body, text[end:]) + text[end:]
+    end, tail = start + len(body), text[start + len(body) :]
+    if blanks is None and made.rpartition("\n")[2] != body.rpartition("\n")[2]:
+        tail = last[len(last.rstrip()) :] + tail.lstrip(" \t")  # blanks behind the last line are this line's
+    return text[:start] + with_line_ends(made, body, text[end:]) + tail

@@ -293,3 +293,9 @@ def test_lines_twice_in_a_row_are_found_wherever_they_are(lines: list[str]) -> N
     assert spans or found is None
     if any(lines[at : at + size].count(line) == 1 for at, size in spans for line in lines[at : at + size]):
         assert found is not None
+
+
+@pytest.mark.parametrize(("last", "end"), [("y = 2", "y = 2"), ("y = 1", "y = 1 ")])
+def test_blanks_behind_the_last_line_are_that_lines(last: str, end: str) -> None:
+    applied = ApplyPipeline(OracleModel(f"x = 3\n{last}\n"))("x = 2\ny = 1 \n\n", "", "Raise both")
+    assert applied.text == f"x = 3\n{end}\n\n"

@@ -362,3 +362,9 @@ def test_a_diff_that_was_cut_is_not_applied(seed: int) -> None:
         cut = "\n".join([*whole[:end], whole[end][: rng.randrange(len(whole[end]))]]) + rng.choice(["", "\n"])
         with pytest.raises(EditError, match="the edit was cut"):
             ApplyPipeline()(text, cut)
+
+
+@pytest.mark.parametrize("new", ["  x = 2\n", "x = 2  \n", "\tx = 2 \n\n", "x = 2"])
+def test_a_whole_file_keeps_its_blanks(new: str) -> None:
+    """Only newlines around it are the file's."""
+    assert made(new, "\n x = 1 \n", form="whole") == "\n" + new.strip("\n") + "\n"
