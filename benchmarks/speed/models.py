@@ -69,8 +69,9 @@ SHAPES: Mapping[str, Mapping[str, object]] = {
     | {"model_type": "qwen3_5_text", "layer_types": [*["linear_attention"] * 4, "full_attention"] * 6, "head_dim": 64}
     | {"linear_num_key_heads": 9, "linear_num_value_heads": 9, "linear_key_head_dim": 64, "linear_value_head_dim": 64},
     "mamba2-135m": _SMOL
-    | {"model_type": "bamba", "attn_layer_indices": [*range(4, 30, 5)], "mamba_d_state": 128}
-    | {"mamba_n_heads": 18, "mamba_d_head": 64},
+    | {"model_type": "granitemoehybrid", "layer_types": [*["linear_attention"] * 4, "full_attention"] * 6}
+    | {"num_local_experts": 0, "shared_intermediate_size": 1536, "mamba_n_heads": 18, "mamba_d_head": 64}
+    | {"mamba_d_state": 128},
     "tiny-llama": _LLAMA | _TINY,
     "tiny-qwen2": _QWEN | _TINY,
 }
