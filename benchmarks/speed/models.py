@@ -68,11 +68,15 @@ SHAPES: Mapping[str, Mapping[str, object]] = {
     "hybrid-135m": _SMOL
     | {"model_type": "qwen3_5_text", "layer_types": [*["linear_attention"] * 4, "full_attention"] * 6, "head_dim": 64}
     | {"linear_num_key_heads": 9, "linear_num_value_heads": 9, "linear_key_head_dim": 64, "linear_value_head_dim": 64},
+    "mamba2-135m": _SMOL
+    | {"model_type": "granitemoehybrid", "layer_types": [*["linear_attention"] * 4, "full_attention"] * 6}
+    | {"num_local_experts": 0, "shared_intermediate_size": 1536, "mamba_n_heads": 18, "mamba_d_head": 64}
+    | {"mamba_d_state": 128},
     "tiny-llama": _LLAMA | _TINY,
     "tiny-qwen2": _QWEN | _TINY,
 }
-"""Published sizes of the architectures, as in their config.json; "hybrid-135m" is SmolLM2 with a gated delta rule in
-four of five layers, and the tiny ones are for tests."""
+"""Published sizes of the architectures, as in their config.json; "hybrid-135m" and "mamba2-135m" are SmolLM2 with a
+gated delta rule or Mamba 2 in four of five layers, and the tiny ones are for tests."""
 
 FORCED = 1e4
 """Logit of a replayed token: far above those of random weights (below 100), and within float16's range."""

@@ -1,11 +1,11 @@
 """States of recurrent layers, row by row and node by node, so that rejected drafts leave no trace in them.
 
 In a pass, each module that keeps a state (a gated delta rule, Mamba, a short convolution) reads the uncached tokens as
-it does in plain decoding. The nodes of a draft tree follow level by level, as single tokens that each start from the
-state of their parent, and the state after each is kept until `keep` has chosen one. The projections around the
-recurrence, which hold most of the weights, are computed for all nodes at once. So trees are verified like those of
-attention, and a row's state is what plain decoding computes from the accepted tokens alone. A gated delta rule takes
-all tokens of a pass at once instead (`hooks.delta_rule`), and makes a state only of the accepted node.
+it does in plain decoding, and takes the nodes of the draft trees all at once (`hooks.tree_mixers`); `keep` makes the
+state after the accepted node. A module that writes its state in another way, or whose forward a program has replaced,
+takes the nodes level by level, as single tokens that each start from the state of their parent; these states are kept
+until one is chosen. So trees are verified like those of attention, and a row's state is what plain decoding computes
+from the accepted tokens alone.
 
 The layers of the cache that hold states, or an indexer's keys, beside keys and values are here, too.
 """
@@ -25,8 +25,9 @@ from transformers.cache_utils import LinearAttentionLayer
 
 from copyspec.options import MOST_NODES
 from copyspec.targets.detours import detour, original
-from copyspec.targets.hooks.delta_rule import CONV, RECURRENT, Paths, TreeRule, follows_rule
+from copyspec.targets.hooks.paths import Paths
 from copyspec.targets.hooks.recurrence import LayerParts, State, mixers, read_state, write_state
+from copyspec.targets.hooks.tree_mixers import TreeRun, takes_trees
 from copyspec.targets.passes import PassCache, PassLayer
 from copyspec.tree import ROOT
 
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from copyspec.targets.passes import Pass
     from copyspec.tree import DraftTree
 
-NODE_BYTES = 1 << 29
-"""Memory for states after the nodes of a pass: 7 nodes of a layer's 2 MB in 36 layers, as of Qwen3-Next."""
+NODE_BYTES = 1 << 30
+"""Memory for what is kept of the nodes of a pass until one is chosen: in Qwen3-Next 2 MB per node."""
 
 Places = Sequence[Sequence[int]]
 """Tokens of a pass, [n, m]: m of each of n rows."""
@@ -113,14 +114,6 @@ class _Drafts:
         first, last = self.work.first[place], self.work.first[place + 1]
         return range(first, last - len(self.trees[place].tokens))
 
-    def nodes(self) -> list[int]:
-        """The nodes of all rows, as places in the pass."""
-        return [
-            token
-            for place in range(len(self.rows))
-            for token in range(self.read(place).stop, self.work.first[place + 1])
-        ]
-
     def levels(self) -> Sequence[list[tuple[int, int]]]:
         """The nodes of all trees by depth, as (place of the row, node)."""
         levels: list[list[tuple[int, int]]] = []
@@ -138,7 +131,7 @@ class RecurrentStates:
     def __init__(self, model: PreTrainedModel, cache: PassCache) -> None:
         self._mixers, self._cache = mixers(model), cache
         self._rows: list[dict[int, State]] = []  # by mixer
-        self._follow_rule = [follows_rule(mixer) for _, mixer in self._mixers]
+        self._take_trees = [takes_trees(mixer) for _, mixer in self._mixers]
         self._nodes: list[dict[int, Callable[[int], State]]] = []  # of the last pass, by mixer: after ROOT or a node
         self._drafts: _Drafts
 
@@ -171,16 +164,17 @@ class RecurrentStates:
 
     @property
     def most_nodes(self) -> int:
-        """How many nodes a row's tree may have, so that the states after all of them fit into NODE_BYTES."""
-        rows = self._rows[:1]
-        size = sum(
-            each.nbytes
-            for row in rows
-            for number, states in row.items()
-            if not self._follow_rule[number]
-            for each in states.values()
-        )
+        """How many nodes a row's tree may have, so that what is kept of all rows' nodes fits into NODE_BYTES."""
+        first = self._rows[0] if self._rows else {}
+        size = sum(self._kept(number, each) for number, state in first.items() for each in state.values())
         return max(1, NODE_BYTES // (size * len(self._rows))) if size else sys.maxsize
+
+    def _kept(self, number: int, state: torch.Tensor) -> int:
+        """Bytes that are kept of a node whose state is this one, [1, ..., A, B]: all of it, or the keys and the values
+        that it is made of, in float32."""
+        if not self._take_trees[number]:
+            return state.nbytes
+        return sum(4 * state.numel() // size for size in state.shape[-2:])
 
     def select(self, rows: Sequence[int]) -> None:
         self._rows, self._nodes = [self._rows[row] for row in rows], []
@@ -196,30 +190,24 @@ class RecurrentStates:
         def stepped(*args: Any, **named: Any) -> Any:
             hidden: torch.Tensor = args[0] if args else named["hidden_states"]
             drafts, tokens = self._drafts, hidden.shape[1]
-            linears, outputs = _Projections(mixer), _Outputs(tokens)
+            outputs = _Outputs(tokens)
 
-            def run(
-                places: Places, states: Sequence[State], mix: Callable[..., Any] = forward
-            ) -> tuple[Any, list[State]]:
-                """Run the mixer on some tokens of rows that have these states; also return their new states."""
+            def run(places: Places, states: Sequence[State], mix: Callable[..., Any] = forward) -> list[State]:
+                """Run the mixer on some tokens of rows that have these states; return their new states."""
                 write_state(layer, {key: torch.cat([each[key] for each in states]) for key in states[0]})
                 index = torch.tensor(places, device=hidden.device)
-                part = hidden[0, index]
-                linears.input = part
-                more = [part, *(_cut(each, tokens, index) for each in args[1:])] if args else []
-                by_name = {name: part if each is hidden else _cut(each, tokens, index) for name, each in named.items()}
-                mixed = mix(*more, **by_name)
+                more = [_cut(each, tokens, index) for each in args]
+                outputs.put(mix(*more, **{name: _cut(each, tokens, index) for name, each in named.items()}), places)
                 after = read_state(layer)
-                return mixed, [{key: each[at : at + 1] for key, each in after.items()} for at in range(len(states))]
+                return [{key: each[at : at + 1] for key, each in after.items()} for at in range(len(states))]
 
             nodes: list[list[State]] = [[] for _ in drafts.rows]
-            drafted = drafts.nodes()
-            # The rule takes time and memory by the square of its tokens: many of a row are read one by one.
+            # All at once takes time and memory by the square of the tokens: many of a row are read one by one.
             joins = [
                 number in self._rows[row] and len(drafts.read(place)) <= MOST_NODES
                 for place, row in enumerate(drafts.rows)
             ]
-            at_once = bool(drafted) and self._follow_rule[number]
+            at_once = self._take_trees[number] and any(map(len, drafts.trees))
             for rows in self._alike(number):
                 if at_once and joins[rows[0]]:
                     continue
@@ -228,43 +216,30 @@ class RecurrentStates:
                 # Some mixers read several tokens from no state only.
                 step = 1 if states[0] else len(read[0])
                 for start in range(0, len(read[0]), step):
-                    places = [list(each[start : start + step]) for each in read]
-                    with linears.watched():
-                        mixed, states = run(places, states)
-                    linears.note_output(mixed)
-                    outputs.put(mixed, places)
+                    states = run([list(each[start : start + step]) for each in read], states)
                 for row, state in zip(rows, states, strict=True):
                     nodes[row].append(state)
+            taken = None
             if at_once:
                 paths = drafts.tree_paths(joins, hidden.device)
                 before = [
                     of_row[0] if of_row else self._rows[row][number]
                     for row, of_row in zip(drafts.rows, nodes, strict=True)
                 ]
-                rule = TreeRule(paths, *(torch.cat([each[key] for each in before]) for key in (CONV, RECURRENT)))
-                alone = [[place] for place in paths.places]
-                outputs.put(run(alone, before, rule.forward(mixer))[0], alone)
-                for place, (row, span) in enumerate(zip(drafts.rows, paths.spans, strict=True)):
-                    self._nodes[row][number] = partial(
-                        _after, rule, span.stop - len(drafts.trees[place].tokens), nodes[place]
-                    )
-                return outputs.result()
-            if drafted:
-                with linears.at_once(hidden[:, drafted]) as last:
-                    results = outputs if last is None else _Outputs(tokens)
-                    for level in drafts.levels():
-                        places = [[drafts.read(row).stop + node] for row, node in level]
-                        linears.nodes = [drafted.index(place) for (place,) in places]
-                        parents = [nodes[row][1 + drafts.trees[row].parents[node]] for row, node in level]
-                        mixed, states = run(places, parents)
-                        results.put(mixed, places)
-                        for (row, node), state in zip(level, states, strict=True):
-                            nodes[row] += [{}] * (2 + node - len(nodes[row]))
-                            nodes[row][1 + node] = state
-                if last is not None:
-                    outputs.put(last(results.result()[:, drafted]), [drafted])
-            for row, of_row in zip(drafts.rows, nodes, strict=True):
-                self._nodes[row][number] = partial(_after, None, 0, of_row)
+                taken = TreeRun(paths)
+                run([[place] for place in paths.places], before, taken.forward(mixer))
+            else:
+                for level in drafts.levels():
+                    parents = [nodes[row][1 + drafts.trees[row].parents[node]] for row, node in level]
+                    after = run([[drafts.read(row).stop + node] for row, node in level], parents)
+                    for (row, node), state in zip(level, after, strict=True):
+                        nodes[row] += [{}] * (2 + node - len(nodes[row]))
+                        nodes[row][1 + node] = state
+            for place, row in enumerate(drafts.rows):
+                self._nodes[row][number] = partial(_after, nodes[place])
+                if taken is not None:
+                    first = paths.spans[place].stop - len(drafts.trees[place].tokens)
+                    self._nodes[row][number] = partial(_after_run, taken, first, before[place], bool(nodes[place]))
             return outputs.result()
 
         return stepped
@@ -278,10 +253,15 @@ class RecurrentStates:
         return [*groups.values()]
 
 
-def _after(rule: TreeRule | None, first: int, states: Sequence[State], node: int) -> State:
-    """The states after a node or ROOT. `first`: the place of a row's first node among the tokens of its rule; `states`:
-    those that are there already, ROOT's first."""
-    return states[1 + node] if rule is None or (states and node == ROOT) else rule.state(first + node)
+def _after(states: Sequence[State], node: int) -> State:
+    """The states after a node or ROOT. `states`: ROOT's first."""
+    return states[1 + node]
+
+
+def _after_run(run: TreeRun, first: int, before: State, is_root: bool, node: int) -> State:
+    """The same of a run. `first`: the place of a row's first node among its tokens; `before`: the states that these
+    follow, which may be ROOT's."""
+    return before if is_root and node == ROOT else run.state(first + node, before)
 
 
 def _cut(value: Any, tokens: int, index: torch.Tensor) -> Any:
@@ -317,58 +297,3 @@ class _Outputs:
 
     def result(self) -> Any:
         return tuple(self._values) if self._is_tuple else self._values[0]
-
-
-class _Projections:
-    """The linear layers at the beginning and the end of a mixer. They are found by watching a call: those that are
-    given its very input, and the one whose output it returns."""
-
-    def __init__(self, mixer: nn.Module) -> None:
-        self.input: torch.Tensor | None = None  # of the call that runs
-        self.nodes: list[int] = []  # of a call for a level, among all nodes
-        self._linears = [each for each in mixer.modules() if type(each) is nn.Linear]
-        self._first: list[nn.Linear] = []
-        self._last: nn.Linear | None = None
-        self._called: tuple[nn.Linear, torch.Tensor] | None = None
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Note which linear layers are given the input while the context is active."""
-        self._first = []
-        with ExitStack() as detours:
-            for linear in self._linears:
-                detours.enter_context(detour(linear, "forward", self._watching(linear)))
-            yield
-
-    def _watching(self, linear: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
-        forward = original(linear, "forward")
-
-        def watching(given: torch.Tensor) -> torch.Tensor:
-            if given is self.input:
-                self._first.append(linear)
-            result: torch.Tensor = forward(given)
-            self._called = linear, result
-            return result
-
-        return watching
-
-    def note_output(self, output: Any) -> None:
-        """Note whether the mixer's output was that of the linear layer that was called last."""
-        self._last = self._called[0] if self._called is not None and self._called[1] is output else None
-
-    @contextmanager
-    def at_once(self, drafted: torch.Tensor) -> Iterator[Callable[[torch.Tensor], torch.Tensor] | None]:
-        """Replace these linear layers while nodes are run level by level: the first ones are computed for all nodes,
-        [1, M, D], and the last one is left for the end and returned, if there is one."""
-        with ExitStack() as detours:
-            for linear in dict.fromkeys(self._first):
-                product = original(linear, "forward")(drafted)
-                detours.enter_context(
-                    detour(linear, "forward", lambda given, product=product: product[0, self.nodes].unsqueeze(1))
-                )
-            if self._last is None:
-                yield None
-                return
-            last = original(self._last, "forward")
-            detours.enter_context(detour(self._last, "forward", lambda given: given))
-            yield last

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -352,6 +353,16 @@ def test_other_versions_are_warned_of(caplog: pytest.LogCaptureFixture, monkeypa
     with caplog.at_level(logging.WARNING):
         Runner(engine_config())
     assert "was tested with vLLM 0.32; this is 0.41.1" in caplog.text
+
+
+def test_recurrent_models_on_a_cpu_are_refused() -> None:
+    config = engine_config()
+    config.model_config.has_inner_state = True
+    config.device_config = SimpleNamespace(device_type="cuda")
+    Runner(config)
+    config.device_config.device_type = "cpu"
+    with pytest.raises(ValueError, match="computes models with recurrent states wrongly"):
+        Runner(config)
 
 
 @pytest.mark.parametrize("own", [{"adaptiv": True}, {"adaptive": 1}])

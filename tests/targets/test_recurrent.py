@@ -17,21 +17,23 @@ from copyspec.options import SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import plain, recurrent, wrap
 from copyspec.targets.base import Target
-from copyspec.targets.causal import CausalSession
 from copyspec.targets.hooks.recurrence import mixers
 from copyspec.tree import EMPTY, DraftTree
+from kit.architectures import tiny
 from tests.helpers import models
 from tests.helpers.decoded import decoded
 from tests.helpers.fakes import ScriptedDrafter
 from tests.helpers.trees import Rows, fingerprint
 
 NAMES = [*models.STATEFUL]
+MORE = ["kimi_linear", "bailing_hybrid", "nemotron_h", "jamba", "zamba", "lfm3", "zaya"]
+"""Other types that keep states; Zaya's mixer is run level by level."""
 OUTPUT = 12
 
 
 @cache
 def model_of(name: str) -> PreTrainedModel:
-    return models.tiny(name)
+    return tiny(name, 8) if name in MORE else models.tiny(name)
 
 
 @cache
@@ -80,7 +82,7 @@ def test_outputs_are_those_of_generate(name: str, batch: int, accuracy: float) -
         assert sum(stats.num_passes for _, stats in found) < 32  # of 84 tokens
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *MORE])
 def test_trees_score_as_each_path_alone(name: str) -> None:
     model = model_of(name)
     before = fingerprint(model)
@@ -108,7 +110,7 @@ def test_several_tokens_after_a_state_are_read_with_the_drafts_or_before(
     assert worst < 2e-3
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *MORE])
 def test_states_are_those_of_the_accepted_tokens_alone(name: str) -> None:
     model, drawn = model_of(name), random.Random(3)
     rows = Rows(model, target_of(name), (9, 3))
@@ -172,46 +174,54 @@ def test_a_row_that_goes_back_is_read_anew(name: str) -> None:
     session.close()
 
 
-def test_nodes_are_bounded_by_the_memory_of_their_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = target_of("mamba2").open([[5, 6]])
+@pytest.mark.parametrize(("name", "is_known"), [("mamba2", True), ("kimi_linear", True), ("zaya", False)])
+def test_nodes_are_bounded_by_the_memory_of_what_is_kept(
+    name: str, is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a node of a mixer that is not known, its states; else what it has written into them, which is less."""
+    session: Any = target_of(name).open([[5, 6]])
     assert session.most_nodes > 1 << 20  # nothing is known yet
     session.score([[5, 6]], [EMPTY])
     session.keep([[]])
-    assert isinstance(session, CausalSession) and session._states is not None
     size = sum(state.nbytes for states in session._states._rows[0].values() for state in states.values())
     monkeypatch.setattr(recurrent, "NODE_BYTES", 5 * size + 1)
-    assert session.most_nodes == 5
+    most = session.most_nodes
+    assert 5 < most < 100 if is_known else most == 5
     session.close()
-    found = decoded(target_of("mamba2"), requests("mamba2", 1, 1.0), 12)
-    assert found[0][0] == truth("mamba2", 0)[1]
-    assert found[0][1].num_draft_tokens <= 5 * found[0][1].num_passes + 12
+    found = decoded(target_of(name), requests(name, 1, 1.0), 12)
+    assert found[0][0] == truth(name, 0)[1]
+    assert found[0][1].num_draft_tokens <= most * found[0][1].num_passes + 12
 
 
-def test_nothing_is_kept_after_a_call() -> None:
-    target = target_of("qwen3_next")
+@pytest.mark.parametrize("name", ["qwen3_next", "mamba2", "mamba", "zaya"])
+def test_nothing_is_kept_after_a_call(name: str) -> None:
+    target = target_of(name)
 
     def tensors() -> int:
         gc.collect()
         return sum(isinstance(each, torch.Tensor) for each in gc.get_objects())
 
-    decoded(target, requests("qwen3_next", 3, 0.6), 9)
+    decoded(target, requests(name, 3, 0.6), 9)
     before = tensors()
     for _ in range(5):
-        decoded(target, requests("qwen3_next", 3, 0.6), 9)
+        decoded(target, requests(name, 3, 0.6), 9)
     assert tensors() <= before
 
 
 @pytest.mark.parametrize(
-    ("name", "ends", "most"),
+    ("name", "ends"),
     [
-        ("qwen3_next", ("in_proj_qkvz", "linear_attn.out_proj"), 1),
-        ("falcon_h1", ("mamba.in_proj", "mamba.out_proj"), 5),
+        ("qwen3_next", ("in_proj_qkvz", "linear_attn.out_proj")),
+        ("falcon_h1", ("mamba.in_proj", "mamba.out_proj")),
+        ("mamba", ("x_proj", "out_proj")),
+        ("kimi_linear", ("q_proj", "o_proj")),
+        ("lfm2", ("conv.in_proj", "conv.out_proj")),
     ],
 )
-def test_projections_are_computed_for_all_nodes_at_once(name: str, ends: tuple[str, ...], most: int) -> None:
-    model = model_of(name)
+def test_projections_are_computed_for_all_nodes_at_once(name: str, ends: tuple[str, ...]) -> None:
+    model, target = model_of(name), target_of(name)
     calls = {name: 0 for name, _ in model.named_modules() if name.endswith(ends)}
-    session = wrap(model).open([[5, 6, 7]])
+    session = target.open([[5, 6, 7]])
     session.score([[5, 6, 7]], [EMPTY])
     session.keep([[]])
     hooks = []
@@ -221,12 +231,11 @@ def test_projections_are_computed_for_all_nodes_at_once(name: str, ends: tuple[s
             calls[name] += 1
 
         hooks.append(model.get_submodule(name).register_forward_hook(count))
-    weights = {name: model.get_submodule(name) for name in calls}
     session.score([[8]], [DraftTree.of_chain([9, 10, 11, 12])])
     for hook in hooks:
         hook.remove()
     session.close()
-    assert weights and all(1 <= number <= most for number in calls.values())
+    assert {*calls.values()} == {1}
 
 
 def test_tokens_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import BambaConfig, GraniteMoeHybridConfig, JambaConfig, PreTrainedConfig, RecurrentGemmaConfig
 
 from copyspec.targets import passes, wrap
 from copyspec.targets.base import UnsupportedModelError
@@ -20,6 +22,7 @@ from copyspec.targets.plain import PlainSession
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.selftest import sibling
 from copyspec.targets.selftest.known import KNOWN, digest
+from copyspec.targets.selftest.shrinking import shrunk
 from copyspec.targets.seq2seq import Seq2SeqTarget
 from tests.helpers import models
 from tests.helpers.trees import fingerprint
@@ -234,3 +237,30 @@ def test_mixers_with_heads_have_a_sibling(expand: int) -> None:
     for heads, size in ((expand * 4, 16), (expand, 64)):
         model = models.tiny("mamba2", hidden_size=64, expand=expand, num_heads=heads, head_dim=size, n_groups=1)
         assert sibling.build(type(model), sibling.small_config(model)).config.hidden_size < 64
+
+
+def _kinds(config: PreTrainedConfig) -> dict[str, set[str]]:
+    names = ("layer_types", "layers_block_type", "block_types", "mlp_layer_types")
+    return {name: {*map(str, value)} for name in names if (value := getattr(config, name, None))}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_sibling_has_every_kind_of_layer_however_a_configuration_names_them(seed: int) -> None:
+    """Lists of numbers (Bamba), periods (Jamba), cycles (RecurrentGemma), a value a layer (Granite 4)."""
+    draw = random.Random(seed)
+    layers = draw.randint(9, 40)
+    period = draw.randint(3, 8)
+    some = sorted(draw.sample(range(layers), draw.randint(1, layers - 2)))
+    kinds = [draw.choice(["mamba", "attention"]) for _ in range(layers - 2)] + ["mamba", "attention"]
+    for config in (
+        BambaConfig(num_hidden_layers=layers, attn_layer_indices=some),
+        JambaConfig(num_hidden_layers=layers, attn_layer_period=period, attn_layer_offset=draw.randrange(period)),
+        RecurrentGemmaConfig(num_hidden_layers=layers, block_types=["recurrent"] * period + ["attention"]),
+        GraniteMoeHybridConfig(num_hidden_layers=layers, layer_types=kinds),
+    ):
+        small = shrunk(config, window=8, positions=64)
+        assert _kinds(small).keys() == _kinds(config).keys()
+        assert all(_kinds(small)[name] == of for name, of in _kinds(config).items()), config.model_type
+        assert small.num_hidden_layers <= 4
+        if config.model_type == "bamba":
+            assert 0 < len(small.attn_layer_indices) < small.num_hidden_layers

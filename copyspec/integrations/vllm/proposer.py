@@ -48,6 +48,7 @@ class Proposer:
         self._last: tuple[int, int, float] | None = None  # rows, draft tokens and start of the last decode-only step
         self._warned = False
         runners.check_version()
+        runners.check_layers(vllm_config)
 
     def load_model(self, *args: object, **kwargs: object) -> None:
         """Called once by vLLM's runner. There is no model to load, but the runner is found here."""

@@ -68,6 +68,20 @@ def check_version() -> None:
         logger.warning("copyspec's plug-in was tested with vLLM %s; this is %s: compare outputs first", tried, version)
 
 
+def check_layers(vllm_config: Any) -> None:
+    """Raise ValueError for models with recurrent states on a CPU.
+
+    There, vLLM (0.32) gives Qwen3.5's gated delta rule a wider window of convolution as soon as speculation is
+    configured, with which outputs are wrong within a few tokens, even if nothing is ever drafted.
+    """
+    device = getattr(getattr(vllm_config, "device_config", None), "device_type", None)
+    if device == "cpu" and getattr(vllm_config.model_config, "has_inner_state", False):
+        raise ValueError(
+            "vLLM's CPU build computes models with recurrent states wrongly once speculation is configured, even "
+            "without drafts: leave out speculative_config, or run such a model with copyspec.generate"
+        )
+
+
 def _expands(expand: Any) -> bool:
     import torch
 

@@ -114,6 +114,12 @@ _WINDOWS = re.compile(
 )
 _TOKENS = re.compile(r".*(token_ids?|token_index|_idx)")
 _COUNTS = ("num_hidden_layers", "n_layer", "num_layers")
+_NUMBERS = re.compile(r".*layers?_(indices|ids|idxs?)|.*_layers")
+"""Lists of the numbers of layers of a kind: Bamba, Zamba 2, Mllama."""
+_CYCLES = re.compile(r".*(block|layer)_types")
+"""Lists of kinds that are shorter than the model, and repeated: RecurrentGemma."""
+_PERIODS = re.compile(r"(.*layer)_(period|offset)")
+"""Every which layer is of a kind, and the first one of them: Jamba."""
 
 
 def shrunk(
@@ -157,8 +163,13 @@ def _shrunk(values: Mapping[str, Any], window: int, positions: int) -> Values:
                 for key in (index, str(index))
                 if key in value
             }
-        elif chosen and isinstance(value, (list, tuple)) and len(value) == count:
-            small[name] = _value(name, [value[index] for index in chosen], values, window, positions)
+        elif chosen and (kinds := _by_number(name, value, count)):
+            small[name] = [place for place, index in enumerate(chosen) if kinds[index]]
+        elif chosen and (kinds := _in_full(name, value, count)):
+            small[name] = _value(name, [kinds[index] for index in chosen], values, window, positions)
+        elif not chosen and (part := _PERIODS.fullmatch(name)):
+            period = min(values.get(f"{part[1]}_period", LAYERS), LAYERS)
+            small[name] = period if part[2] == "period" else value % period
         elif chosen and _LAYERS.fullmatch(name) and value == count:
             small[name] = len(chosen)
     return small
@@ -208,12 +219,31 @@ def _by_layer(value: Mapping[Any, Any], count: object) -> bool:
     )
 
 
+def _in_full(name: str, value: object, count: object) -> list[Any]:
+    """A list with a value for each layer, repeated if it is one of kinds; empty for other values."""
+    if not isinstance(value, (list, tuple)) or not isinstance(count, int) or not value:
+        return []
+    if len(value) == count:
+        return [*value]
+    return [value[index % len(value)] for index in range(count)] if _CYCLES.fullmatch(name) else []
+
+
+def _by_number(name: str, value: object, count: object) -> list[bool]:
+    """Whether each layer is in a list of the numbers of layers; empty for other values."""
+    if not isinstance(value, (list, tuple)) or not isinstance(count, int) or not _NUMBERS.fullmatch(name):
+        return []
+    if not value or len(value) == count or not all(type(each) is int and 0 <= each < count for each in value):
+        return []
+    return [index in value for index in range(count)]
+
+
 def _chosen_layers(values: Mapping[str, Any]) -> list[int]:
     """Choose one layer of each kind, in order, and at least `LAYERS`; empty if the layers have no kinds."""
     count = next((values[name] for name in values if name in _COUNTS), None)
     if not isinstance(count, int):
         return []
-    lists = [value for value in values.values() if isinstance(value, (list, tuple)) and len(value) == count]
+    full = [_by_number(*each, count) or _in_full(*each, count) for each in values.items()]
+    lists = [each for each in full if each]
     if not lists or count < LAYERS:
         return []
     kinds: dict[str, int] = {}

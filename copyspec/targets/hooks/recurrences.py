@@ -1,0 +1,204 @@
+"""Recurrences over all tokens of a pass at once, each of which follows its parent in a tree.
+
+transformers runs them token by token, or in chunks of one sequence. A chunk needs no sequence: with decays summed along
+each path, and the ancestors of a token in place of those before it, the same products give what every token reads. With
+a delta rule (arXiv 2412.06464, equation 7; with a decay by channel arXiv 2510.26692), one triangular system gives what
+every token writes; Mamba 2 (arXiv 2405.21060, section 6) writes its inputs. Mamba 1 decays each number of its state in
+its own way, for which no product would be cheaper than its steps: they are taken level by level, from states that are
+kept for the level above alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from copyspec.targets.hooks.paths import Paths, TreePart
+
+PIECE_BYTES = 1 << 26
+"""Memory of the decays between tokens that are there at a time, of some heads, or of some tokens of one."""
+
+_EPSILON = 1e-6  # of the norm of queries and keys
+
+After = Callable[[int], torch.Tensor]
+"""The state after a token of the pass, without the dimension of the batch."""
+
+Rule = Callable[..., tuple[Any, After]]
+"""Takes transformers' function for one token, the paths, and that function's arguments, with tokens in place of the
+batch; the states are those of the rows. Returns what it returns, and the states."""
+
+
+def delta_rule(
+    own: object,
+    paths: Paths,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    initial_state: torch.Tensor,
+    use_qk_l2norm_in_kernel: bool = False,
+    **_: Any,
+) -> tuple[Any, After]:
+    """`query`, `key`: [T, 1, h, K]; `value`: [T, 1, H, V]; `g`, the logarithm of the decay: [T, 1, H], or [T, 1, H, K]
+    by channel; `beta`: [T, 1, H]; `initial_state`: [B, H, K, V]."""
+    queries, keys, values = (_heads_first(each[:, 0]) for each in (query, key, value))
+    if use_qk_l2norm_in_kernel:
+        queries, keys = (each * torch.rsqrt((each * each).sum(-1, keepdim=True) + _EPSILON) for each in (queries, keys))
+    queries = queries * queries.shape[-1] ** -0.5
+    decays = g[:, 0] if g.dim() == 4 else g[:, 0].unsqueeze(-1)
+    memory = _Memory(paths, initial_state, keys, decays.transpose(0, 1))
+    mixed = memory.mix(queries, values, _heads_first(beta[:, 0].unsqueeze(-1)))
+    return (mixed.transpose(0, 1).unsqueeze(1).to(query.dtype), initial_state), memory.after
+
+
+def mamba2(
+    own: object,
+    paths: Paths,
+    state: torch.Tensor,
+    hidden_states: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    dt_softplus: bool = False,
+    z: torch.Tensor | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, After]:
+    """`state`: [B, H, P, N]; `hidden_states`, `dt`, `z`: [T, H, P]; `A`: [H, P, N]; `B`, `C`: [T, h, N]; `D`,
+    `dt_bias`: [H, P]. `A`, `dt` and `dt_bias` are the same in all of a head."""
+    steps = dt[..., 0] if dt_bias is None else dt[..., 0] + dt_bias[:, 0].to(dt.dtype)
+    steps = _heads_first((nn.functional.softplus(steps) if dt_softplus else steps).unsqueeze(-1))
+    memory = _Memory(paths, state.transpose(2, 3), _heads_first(B), steps * A[:, :1, :1].float())
+    mixed = memory.mix(_heads_first(C), steps * _heads_first(hidden_states)).transpose(0, 1)
+    mixed = mixed if D is None else mixed + hidden_states * D
+    mixed = mixed if z is None else mixed * nn.functional.silu(z)
+    return mixed.to(hidden_states.dtype), lambda token: memory.after(token).transpose(1, 2)
+
+
+def mamba(
+    own: Callable[..., torch.Tensor],
+    paths: Paths,
+    state: torch.Tensor,
+    hidden_states: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None = None,
+    z: torch.Tensor | None = None,
+    **named: Any,
+) -> tuple[torch.Tensor, After]:
+    """`state`: [B, D, N]; `hidden_states`, `dt`, `z`: [T, D]; `B`, `C`: [T, N]."""
+
+    def step(states: torch.Tensor, tokens: Any) -> torch.Tensor:
+        """Update the states before some tokens in place."""
+        gate = None if z is None else z[tokens]
+        return own(states, hidden_states[tokens], dt[tokens], A, B[tokens], C[tokens], D, z=gate, **named)
+
+    def after(token: int) -> torch.Tensor:
+        last = state[paths.rows[token]].unsqueeze(0).clone()
+        for each in paths.to(token):
+            step(last, [each])
+        return last[0]
+
+    states, mixed = state, torch.empty_like(hidden_states)
+    for tokens, before in paths.levels:
+        states = states[before]
+        mixed[tokens] = step(states, tokens)
+    return mixed, after
+
+
+RULES: Mapping[str, Rule] = {
+    "torch_recurrent_gated_delta_rule": delta_rule,
+    "recurrent_kimi_delta_attention": delta_rule,
+    "mamba2_selective_state_update": mamba2,
+    "mamba_selective_state_update": mamba,
+}
+"""By the name of transformers' function for one token."""
+
+
+def _heads_first(values: torch.Tensor) -> torch.Tensor:
+    """[T, H, D] as [H, T, D], in float32."""
+    return values.transpose(0, 1).float()
+
+
+class _Memory:
+    """States that map keys to values, of the rows of a pass, and what its tokens write into them."""
+
+    def __init__(self, paths: Paths, states: torch.Tensor, keys: torch.Tensor, decays: torch.Tensor) -> None:
+        """`states`: [B, H, K, V]; `keys`: [h, T, K], each shared by H / h heads; `decays`: their logarithms, [H, T, K]
+        by channel or [H, T, 1]."""
+        self._paths, self._states, self._keys = paths, states, keys
+        # Decays are differences of these sums from the row's state to each token, which may be large.
+        wide = torch.float32 if decays.device.type == "mps" else torch.float64
+        self._totals = torch.cat([part.ancestors.to(wide) @ decays[:, part.tokens].to(wide) for part in paths.parts], 1)
+        self._updates: torch.Tensor
+
+    def mix(self, queries: torch.Tensor, values: torch.Tensor, betas: torch.Tensor | None = None) -> torch.Tensor:
+        """What the queries, [h, T, K], read behind what their tokens write: these values, [H, T, V], or with `betas`,
+        [H, T, 1], so much of what they differ by from what the keys read before. [H, T, V]"""
+        self._updates, mixed = values if betas is None else torch.empty_like(values), torch.empty_like(values)
+        both = torch.stack([queries] if betas is None else [queries, self._keys])
+        for part in self._paths.parts:
+            count = len(part.ancestors)
+            for heads in _pieces(len(values), 16 * count * count):
+                here = heads, part.tokens
+                left = self._of_heads(both, heads)[:, :, part.tokens]
+                with torch.autocast(values.device.type, enabled=False):  # the states would lose precision
+                    held, products = self._held(left, part, heads), self._products(left, part, heads)
+                    if betas is not None:
+                        self._updates[here] = torch.linalg.solve_triangular(
+                            betas[here] * products[1], betas[here] * (values[here] - held[1]),
+                            upper=False, unitriangular=True,
+                        )  # fmt: skip
+                    mixed[here] = held[0] + products[0] @ self._updates[here]
+        return mixed
+
+    def after(self, token: int) -> torch.Tensor:
+        """The state after a token, [H, K, V]."""
+        path, totals = self._paths.to(token), self._totals
+        keys = self._of_heads(self._keys[:, path], slice(0, len(totals)))
+        decays = (totals[:, token, None] - totals[:, path]).float().exp()
+        with torch.autocast(keys.device.type, enabled=False):
+            written = (decays * keys).transpose(1, 2) @ self._updates[:, path]
+        return totals[:, token].float().exp().unsqueeze(-1) * self._states[self._paths.rows[token]] + written
+
+    def _of_heads(self, shared: torch.Tensor, heads: slice) -> torch.Tensor:
+        """Queries or keys of these heads, [..., h, T, K]."""
+        count, groups = len(self._totals), shared.shape[-3]
+        if groups == count:
+            return shared[..., heads, :, :]
+        numbers = torch.arange(count, device=shared.device)[heads] // (count // groups)
+        return shared[..., numbers, :, :]
+
+    def _held(self, left: torch.Tensor, part: TreePart, heads: slice) -> torch.Tensor:
+        """What queries or keys, [..., n, K], read from the states of their rows, [..., n, V]."""
+        left = left * self._totals[heads, part.tokens].float().exp()
+        return torch.cat([left[..., span, :] @ self._states[row, heads].float() for row, span in part.rows], dim=-2)
+
+    def _products(self, left: torch.Tensor, part: TreePart, heads: slice) -> torch.Tensor:
+        """The products of queries or keys with the keys of their ancestors, which have decayed. [..., n, n]"""
+        keys = self._of_heads(self._keys, heads)[:, part.tokens]
+        totals, others = self._totals[heads, part.tokens], ~part.ancestors
+        if totals.shape[-1] == 1:
+            decays = (totals - totals.transpose(1, 2)).masked_fill(others, -torch.inf).float().exp()
+            return decays * (left @ keys.transpose(1, 2))
+        rows = list[torch.Tensor]()
+        for piece in _pieces(len(others), 16 * keys.numel()):
+            apart = totals[:, piece, None] - totals[:, None]
+            decays = apart.masked_fill(others[piece].unsqueeze(-1), -torch.inf).float().exp()
+            product = (decays * keys[:, None]) @ left[:, :, piece].permute(1, 2, 3, 0)
+            rows.append(product.permute(3, 0, 1, 2))
+        return torch.cat(rows, dim=2)
+
+
+def _pieces(count: int, size: int) -> Iterator[slice]:
+    """So many things of so many bytes each, in pieces of PIECE_BYTES, or one."""
+    step = max(1, PIECE_BYTES // size)
+    return (slice(start, start + step) for start in range(0, count, step))

@@ -1,0 +1,94 @@
+"""Mixers over all tokens of a pass at once: their forwards, with the functions that read and write states replaced.
+
+The tokens of a pass are given to a mixer as a batch of single tokens, so that it computes in its own way what needs no
+other token. Its short convolution reads the last inputs of a path, and its recurrence, if it has one, is that of
+`hooks.recurrences`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+
+from copyspec.targets.detours import original
+from copyspec.targets.hooks.paths import Paths
+from copyspec.targets.hooks.recurrence import State
+from copyspec.targets.hooks.recurrences import RULES, After, Rule
+
+_CONVOLUTION, _UPDATE = "causal_conv1d_update", "update_recurrent_state"
+CONV, RECURRENT = ("conv_states", 0), ("recurrent_states", 0)
+
+
+def takes_trees(mixer: nn.Module) -> bool:
+    """Whether a mixer's forward calls the functions that are replaced here, and is its class's own."""
+    forward = original(mixer, "forward")
+    own = getattr(type(mixer), "forward", None)
+    names = set(getattr(getattr(_unwrapped(own), "__code__", None), "co_names", ()))
+    is_own = getattr(forward, "__func__", None) is own
+    return is_own and _CONVOLUTION in names and (_UPDATE not in names or len(names & RULES.keys()) == 1)
+
+
+def _unwrapped(forward: Any) -> Any:
+    """A forward without transformers' own decorators, which do nothing here; those of a program may do anything."""
+    return inspect.unwrap(
+        forward,
+        stop=lambda outer: not getattr(outer, "__globals__", {}).get("__name__", "").startswith("transformers."),
+    )
+
+
+class TreeRun:
+    """One run of a mixer over the tokens of a pass, from the states of their rows."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+        self._inputs: torch.Tensor  # of the convolution: those of the rows' states, and of the tokens; [D, B * W + T]
+        self._window: torch.Tensor  # the rows' states, [B, D, W]
+        self._after: list[After] = []  # by call of the recurrence: some mixers make one for each head
+
+    def forward(self, mixer: nn.Module) -> Callable[..., Any]:
+        """The mixer's forward for tokens as a batch, [T, 1, D], with the functions of this run."""
+        raw = _unwrapped(type(mixer).forward)
+        names: dict[str, Any] = {**raw.__globals__, _CONVOLUTION: self._convolve}
+        for name in RULES.keys() & raw.__code__.co_names:
+            names[name] = partial(self._recur, RULES[name], names[name])
+        forward = FunctionType(raw.__code__, names, raw.__name__, raw.__defaults__, raw.__closure__)
+        forward.__kwdefaults__ = raw.__kwdefaults__
+        return forward.__get__(mixer)
+
+    @torch.no_grad()
+    def state(self, token: int, before: State) -> State:
+        """The row's states after this token. `before`: those of any row, for their shapes and types."""
+        columns = self._paths.columns(self._window.shape[-1])[token, 1:]
+        found = {CONV: self._inputs[:, columns]}
+        if self._after:
+            found[RECURRENT] = torch.stack([after(token) for after in self._after])
+        return {key: each.to(before[key].dtype).reshape(before[key].shape) for key, each in found.items()}
+
+    def _recur(self, rule: Rule, own: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        result, after = rule(own, self._paths, *args, **named)
+        self._after.append(after)
+        return result
+
+    def _convolve(
+        self,
+        hidden_states: torch.Tensor,
+        conv_state: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        activation: str | None = None,
+    ) -> torch.Tensor:
+        """`hidden_states`: [T, D, 1]; `conv_state`: [B, D, W]; `weight`: [D, kernel]. [T, D, 1]"""
+        columns, kernel = self._paths.columns(conv_state.shape[-1]), weight.shape[-1]
+        self._window = conv_state
+        self._inputs = torch.cat([conv_state.transpose(0, 1).flatten(1), hidden_states[:, :, 0].T], dim=1)
+        windows = self._inputs[:, columns[:, -kernel:]].transpose(0, 1).to(weight.dtype)  # [T, D, kernel]
+        mixed = nn.functional.conv1d(windows, weight.unsqueeze(1), bias, groups=len(weight))
+        mixed = mixed if activation is None else ACT2FN[activation](mixed)
+        return mixed.to(hidden_states.dtype)
