@@ -78,6 +78,7 @@ def apply(
         finish_writing,
         write_files,
     )
+    from copyspec.pipelines.applying.files import NoFileError
 
     paths = paths or []
     folders = [path for path in paths if os.path.isdir(path)]
@@ -125,9 +126,8 @@ def apply(
         except (ConnectionError, LoadError):  # of the model, not of the files
             raise
         except (OSError, FormatError, JournalError) as error:
-            is_about_files = isinstance(error, FileNotFoundError) or (isinstance(error, EditError) and bool(text.strip()))
             missing = [path for path in paths if path != STDIN and not os.path.lexists(path)]
-            if missing and is_about_files:
+            if missing and isinstance(error, (FileNotFoundError, NoFileError)):  # other files may be made by the edit
                 raise UsageError(f"there is no file {missing[0]!r}") from error
             where = "the edit" if isinstance(error, EditError) else getattr(error, "filename", None)
             echo(f"copyspec: {reason(where, error) if where else error}", err=True)
