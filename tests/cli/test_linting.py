@@ -402,7 +402,7 @@ def test_changes_in_a_line_are_explained(
     assert code == 0 and len(lines) == 4 and all(line.startswith("a.txt:3: ") for line in lines[::2])
     assert "refused (evidence): 'failover' would become 'failure'" in lines[0]
     assert "'failover': in no word list, 2 times in the document" in lines[1]
-    assert "made: 'are' would become 'is'" in lines[2] and lines[3].startswith("  form: margin unknown of 3.")
+    assert "made: 'are' would become 'is'" in lines[2] and lines[3].startswith("  form: margin unknown of 4.")
     assert b"model changes nothing" in run_binary(capfdbinary, "gec", "--explain", "a.txt:5")[1]
     for line in (2, 99):
         assert b"nothing here is given to the model" in run_binary(capfdbinary, "gec", "--explain", f"a.txt:{line}")[1]

@@ -67,7 +67,7 @@ def test_a_pool_is_one_outputs_own(engine: Engine) -> None:
     batch."""
 
     def drafted(*prompts: str, on: Engine) -> list[tuple[object, ...]]:
-        results = on.generate(list(prompts), drafter=Pool(), max_new_tokens=30, ignore_eos=True)
+        results = on.generate(list(prompts), drafter=Pool(), max_new_tokens=30, max_draft_nodes=32, ignore_eos=True)
         return [(each.token_ids, each.stats.num_draft_tokens_per_source, each.stats.num_passes) for each in results]
 
     mine = [PROMPT, PROMPT + " and ends"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple
 
 import torch
+
+from copyspec.common.lockless import cached_property
 
 TOGETHER = 256
 """Tokens of several rows that are computed as one matrix: more calls cost less than the empty blocks between rows."""
