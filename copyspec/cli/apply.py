@@ -73,12 +73,12 @@ def apply(
         FileApplied,
         FormatError,
         JournalError,
+        NoFileError,
         apply_to_files,
         decoded_text,
         finish_writing,
         write_files,
     )
-    from copyspec.pipelines.applying.files import NoFileError
 
     paths = paths or []
     folders = [path for path in paths if os.path.isdir(path)]

@@ -84,7 +84,8 @@ def _target(edit: FileEdit, root: Path, paths: Sequence[Path]) -> Path:
     if len(named) == 1:
         return named[0]
     if paths:
-        raise NoFileError(f"the edit is for {edit.path!r}, which is {'several' if named else 'none'} of the given files")
+        which = "several" if named else "none"
+        raise NoFileError(f"the edit is for {edit.path!r}, which is {which} of the given files")
     return check_inside(root, edit.path)
 
 

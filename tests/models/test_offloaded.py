@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import copyspec
-from tests.drafters.test_heads import write
 from copyspec.targets import wrap
+from tests.drafters.test_heads import write
 from tests.helpers import models
 from tests.helpers.texts import byte_level, llama
 from tests.helpers.trees import Rows

@@ -168,8 +168,8 @@ def _shrunk(values: Mapping[str, Any], window: int, positions: int) -> Values:
         elif chosen and (kinds := _in_full(name, value, count)):
             small[name] = _value(name, [kinds[index] for index in chosen], values, window, positions)
         elif not chosen and (part := _PERIODS.fullmatch(name)) and type(value) is int:
-            period = values.get(f"{part[1]}_period")
-            period = min(period, LAYERS) if _is_size(period) else LAYERS
+            given: Any = values.get(f"{part[1]}_period")
+            period = min(given, LAYERS) if _is_size(given) else LAYERS
             small[name] = min(value, period) if part[2] == "period" else value % period
         elif chosen and _LAYERS.fullmatch(name) and value == count:
             small[name] = len(chosen)
