@@ -35,6 +35,7 @@ __all__ = ["MANIFEST", "Entry", "IndexFileError", "Manifest", "fingerprint"]
 EXTRAS = (
     *(f"passages.{name}" for name in ("names", "documents", "starts", "titles", "headings", "pages", "stamps")),
     "documents",
+    "retriever",
 )
 """Optional files of any index: the places of its passages in their documents, and LangChain's ids and metadata."""
 

@@ -134,7 +134,8 @@ class DocumentRetriever(BaseRetriever):
         return cast(Retriever, self.base_retriever)
 
     def save(self, folder: Folder) -> None:
-        """Write index and documents into `folder`, which is created if missing, without pickles.
+        """Write index, documents, `k` and `filter` into `folder`, which is created if missing, without pickles. Of a
+        filter that is a function it is written that there is one: `load` must be given it.
 
         Raises TypeError for metadata that JSON cannot represent.
         """
@@ -143,10 +144,13 @@ class DocumentRetriever(BaseRetriever):
             raise TypeError(f"a {type(self.base).__name__} has no write() that puts documents beside its own files")
         try:
             rest = [json.dumps([document.id, document.metadata]) for document in self.documents]
+            passes = "function" if callable(self.filter) else self.filter
+            settings = json.dumps({"k": self.k, "filter": passes}, default=list)  # of a set
         except (TypeError, ValueError, RecursionError) as error:
             raise TypeError(f"metadata must be strings, numbers, lists and dicts to be saved: {error}") from None
         with saving(folder) as index:
             index.strings("documents", rest)
+            index.strings("retriever", [settings])
             self.base.write(index)
 
     @classmethod
@@ -154,20 +158,25 @@ class DocumentRetriever(BaseRetriever):
         cls,
         folder: Folder,
         *,
-        k: int = DEFAULT_K,
+        k: int | None = None,
         filter: Filter | None = None,
         encode: Encode | Embeddings | str | None = None,
     ) -> Self:
         """Load what `save` wrote, or any index of `copyspec.retrievers`, whose documents get their index as id.
         Passages of `copyspec index` have the metadata `source`, `heading`, `page`, `start` and `end` (in characters).
 
-        `encode`: the encoder of a dense index, or its hub id or folder. Raises files.IndexFileError for damaged files.
+        `k`, `filter`: by default those that were saved. `encode`: the encoder of a dense index, or its hub id or
+        folder. Raises files.IndexFileError for damaged files, and ValueError if a function was the filter and none is
+        given: without it, documents would be found that it left out.
         """
         with files.opened(folder) as index:
             encoder = encode if encode is None or isinstance(encode, str) else _encoder(encode)
             base = read_retriever(index, encoder)
             if "documents" not in index.manifest.files:
-                return cls.over(base, _placed_documents(index, base), k=k, filter=filter)
+                return cls.over(base, _placed_documents(index, base), k=DEFAULT_K if k is None else k, filter=filter)
+            saved_k, saved_filter = _settings(index)
+            if filter is None and isinstance(saved_filter, str):
+                raise ValueError("what was saved filters by a function, which cannot be saved: give it as filter=")
             rest = [_id_and_metadata(index, row) for row in index.strings("documents")]
             if len(rest) != len(base):
                 raise index.wrong("documents", f"{len(rest)} documents for {len(base)} texts")
@@ -175,7 +184,8 @@ class DocumentRetriever(BaseRetriever):
             Document(page_content=text, metadata=metadata, id=each)
             for text, (each, metadata) in zip(base.texts, rest, strict=True)
         ]
-        return cls.over(base, documents, k=k, filter=filter)
+        passes = filter if isinstance(saved_filter, str) or filter is not None else saved_filter
+        return cls.over(base, documents, k=saved_k if k is None else k, filter=passes)
 
     def _get_relevant_documents(
         self,
@@ -296,6 +306,22 @@ def _has(metadata: Mapping[str, object], name: str, value: object) -> bool:
     return metadata[name] == value or (
         isinstance(value, (list, tuple, set, frozenset)) and metadata[name] in list(value)
     )
+
+
+def _settings(index: files.Opened) -> tuple[int, dict[str, object] | str | None]:
+    """The saved number of documents and filter; "function" for one that could not be saved."""
+    if "retriever" not in index.manifest.files:
+        return DEFAULT_K, None
+    try:
+        (line,) = index.strings("retriever")
+        settings = json.loads(line)
+        k, passes = settings["k"], settings["filter"]
+        check_k(k)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise index.wrong("retriever", f"no settings of a retriever: {error}") from None
+    if not (passes is None or passes == "function" or isinstance(passes, dict)):
+        raise index.wrong("retriever", "no filter")
+    return k, passes
 
 
 def _placed_documents(index: files.Opened, base: Retriever) -> list[Document] | None:

@@ -36,9 +36,9 @@ def write_passages(index: Saving, passages: Sequence[Passage], stamps: Mapping[s
 
 
 def keep_places(index: Saving, texts: Sequence[str]) -> None:
-    """Write the places, and LangChain's ids and metadata, of the index that the folder holds, if `texts` begin with its
-    texts, so that a corpus that was loaded, added to and saved stays one. Later texts have a place in no document,
-    named "", no id and no metadata."""
+    """Write the places, and LangChain's ids, metadata and filter, of the index that the folder holds, if `texts` begin
+    with its texts, so that a corpus that was loaded, added to and saved stays one. Later texts have a place in no
+    document, named "", no id and no metadata."""
     before = index.before()
     if "passages.names" in index.files or before is None or not before.files.keys() & {"passages.names", "documents"}:
         return
@@ -52,6 +52,8 @@ def keep_places(index: Saving, texts: Sequence[str]) -> None:
             write_passages(index, places, read_stamps(held))
         if "documents" in before.files and "documents" not in index.files:
             index.strings("documents", held.strings("documents") + ["[null, {}]"] * len(added))
+            if "retriever" in before.files:
+                index.strings("retriever", held.strings("retriever"))
 
 
 class Stored(ABC):

@@ -43,13 +43,15 @@ class DiffPrinter:
     def __init__(self, base: str, files: ExitStack) -> None:
         self._base, self._files = base, files
         self._spool: _Spool | None = None
+        self._is_packed = False
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
         from copyspec.pipelines import DocxFormat, OpenDocumentFormat
 
         assert done.part is not None
         self._spool = self._spool or _Spool(self._files)
-        if isinstance(form, (DocxFormat, OpenDocumentFormat)):  # a diff of packed bytes would be unreadable
+        self._is_packed = isinstance(form, (DocxFormat, OpenDocumentFormat))
+        if self._is_packed:  # a diff of packed bytes would be unreadable
             for pair in _pairs(done.part.text, done.edits):
                 self._spool.add(pair)
         else:
@@ -69,8 +71,9 @@ class DiffPrinter:
                 for line in colored_diff(lines):
                     echo(line, end="", is_safe=True)
             else:
+                mark = "# " if self._is_packed else ""  # git and patch pass over it, and apply the others
                 for line in lines:
-                    echo_bytes(line.encode("utf-8", "surrogateescape"))
+                    echo_bytes((mark + line).encode("utf-8", "surrogateescape"))
         flush_stdout()
         self._spool.clear()
 

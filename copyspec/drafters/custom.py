@@ -126,7 +126,7 @@ class JoinedDrafter(Composite):
         Raises TypeError or ValueError, which names the drafter and the defect."""
         name = type(drafter).__name__
         if not isinstance(tree, DraftTree):
-            raise TypeError(f"{name}.propose returned {shown(tree)}; it must return a DraftTree, EMPTY for no draft")
+            raise TypeError(f"{name}.propose returned {shown(tree)}; it must return a DraftTree, also for no draft")
         try:
             check_tree(tree, self._vocab_size)
         except (TypeError, ValueError) as error:

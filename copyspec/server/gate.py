@@ -62,21 +62,31 @@ class Gate:
             return
         begun = time.perf_counter()
         access = begin(scope)
-        status = 0
+        status, is_whole, is_stream = 0, False, False
 
         async def sending(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_whole, is_stream
             if message["type"] == "http.response.start":
                 status = message["status"]
+                is_stream = (header(message, b"content-type") or b"").startswith(b"text/event-stream")
                 headers = {HEADER: access.id, **self._origins.headers(scope)}
                 added = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
                 message = {**message, "headers": [*message.get("headers", ()), *added]}
-            elif status >= 400 and not access.error:
-                access.error = error_of(message.get("body", b""))
+            else:
+                is_whole = not message.get("more_body", False)
+                if status >= 400 and not access.error:
+                    access.error = error_of(message.get("body", b""))
             await send(message)
 
         try:
             await self._enter(scope, receive, sending)
+        except asyncio.CancelledError:  # the server ends, and does not wait any longer
+            access.error = "the server was stopped before the answer was complete"
+            error = error_body(access.error, "server_error", code="server_stopped")
+            if not status:
+                await refuse(sending, 503, error, CLOSE)
+            elif is_stream and not is_whole:
+                await sending({"type": "http.response.body", "body": b"data: " + error + b"\n\n"})
         finally:
             seconds = time.perf_counter() - begun
             self._metrics.answered(route_path(scope), status, seconds)

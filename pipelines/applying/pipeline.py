@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -61,6 +61,12 @@ class Applied(Edited):
         if not self.changed and not self.creates and not self.deletes:
             return "unchanged"
         return "applied without a model" if self.is_exact else "merged by the model"
+
+    def diff(self, path: str = "text") -> Iterator[str]:
+        """Yield the lines of a unified diff, with line ends: of /dev/null and a file that is made or deleted."""
+        for number, line in enumerate(super(Applied, self).diff(path)):
+            missing = ("--- ", self.creates) if number == 0 else ("+++ ", self.deletes and number == 1)
+            yield f"{missing[0]}/dev/null\n" if missing[1] else line
 
 
 class ApplyPipeline:

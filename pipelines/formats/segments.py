@@ -87,7 +87,8 @@ def paragraph_segment(
     if paragraph.is_code:
         return None
     if paragraph.is_revised:
-        detail = f"holds tracked changes in {text[:40]!r}: accept or reject them in {program} first"
+        start = text.replace(OBJECT, "")[:40]
+        detail = f"holds tracked changes in {start!r}: accept or reject them in {program} first"
         return Refusal("tracked", detail, (found.start, found.end))
     protected: list[tuple[int, int]] = []
     hidden: list[tuple[int, int]] = []

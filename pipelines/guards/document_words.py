@@ -106,7 +106,7 @@ class DocumentWords:
             if each.begins or each.ends
         )
         self._openings.update(letter.islower() for letter in first if letter)
-        self._texts += len(part.segments)
+        self._texts += len(part.segments) + len(_tracked(part))
         ends = (part.text[max(each.start, each.end - ENDING_CHARS) : each.end] for each in part.segments if each.ends)
         for text in ends:
             self._open += lacks_end(text)
@@ -275,17 +275,23 @@ def _bases(word: str) -> Iterator[str]:
         yield f"{word[:-3]}y"
 
 
+def _tracked(part: Part) -> list[tuple[int, int]]:
+    """Paragraphs with tracked changes: nobody may correct them now, but they are of the document as before."""
+    return [each.span for each in part.refused if each.reason == "tracked" and each.span is not None]
+
+
 def _divided(part: Part) -> tuple[list[str], list[str]]:
     """The prose of a part, and the rest of it: code, markup."""
     prose, rest, at = list[str](), list[str](), 0
-    for segment in part.segments:
-        rest.append(part.text[at : segment.start])
-        at = segment.start
-        for start, end in segment.protected:
+    spans = [(each.start, each.end, each.protected) for each in part.segments]
+    for first, last, protected in sorted([*spans, *((*span, ()) for span in _tracked(part))]):
+        rest.append(part.text[at:first])
+        at = first
+        for start, end in protected:
             prose.append(part.text[at : max(at, start)])
             rest.append(part.text[max(at, start) : end])
             at = max(at, end)
-        prose.append(part.text[at : segment.end])
-        at = segment.end
+        prose.append(part.text[at:last])
+        at = last
     rest.append(part.text[at:])
     return prose, rest

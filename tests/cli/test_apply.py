@@ -79,6 +79,9 @@ def test_new_files_are_made_once(folder: Path, capfdbinary: pytest.CaptureFixtur
         assert run(capfdbinary, "-i", *arguments, stdin=edit)[0] == 0
         code, _, err = run(capfdbinary, "-i", *arguments, stdin=edit)
         assert code == 0 and err.endswith(".py: unchanged\n"), err
+    gone = "*** Begin Patch\n*** Add File: other.py\n+x = 1\n*** Delete File: whole.py\n*** End Patch\n"
+    code, diff, _ = run(capfdbinary, stdin=gone)
+    assert code == 1 and "--- /dev/null\n+++ b/other.py\n" in diff and "--- a/whole.py\n+++ /dev/null\n" in diff
     assert (folder / "new.py").read_text() == (folder / "whole.py").read_text() == "x = 1\n"
     assert "is there already" in run(capfdbinary, "-i", stdin=patch.replace("x", "y"))[2]
 

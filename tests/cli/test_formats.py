@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -143,7 +144,7 @@ def test_word_documents_hold_both_texts(tmp_path: Path, capfdbinary: pytest.Capt
     assert texts(out, "header1")[1] == ["Next year we want to sail."] and xml_of(out).count(bold) >= 1
     assert run_binary(capfdbinary, "gec", "--check", file)[0] == 1
     code, out, _ = run_binary(capfdbinary, "gec", "--diff", file)
-    assert code == 1 and b"\n-The childrens came to see the boat.\n" in out and b"\n+The children came" in out
+    assert code == 1 and b"\n# -The childrens came to see the boat.\n" in out and b"\n# +The children came" in out
     assert run_binary(capfdbinary, "gec", "-i", "--untracked", file)[0] == 0
     assert texts(file.read_bytes())[0] == ["The children came to see the boat."]
 
@@ -194,7 +195,21 @@ def test_an_open_document_is_compared_by_its_text(tmp_path: Path, capfdbinary: p
     file = tmp_path / "a.odt"
     file.write_bytes(odt("<text:p>The childrens came to see the boat.</text:p>"))
     code, out, _ = run_binary(capfdbinary, "gec", "--diff", file)
-    assert code == 1 and b"\n-The childrens came to see the boat.\n+The children came" in out and b"PK" not in out
+    assert code == 1 and b"\n# -The childrens came to see the boat.\n# +The children came" in out and b"PK" not in out
+
+
+def test_a_diff_of_a_folder_applies_without_its_packed_files(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.docx", "b.txt", "c.docx", "d.txt", "e.odt"):
+        words = "The childrens came to see the boat."
+        data = {"x": docx(p(r(words))), "t": f"{words}\n".encode(), "d": odt(f"<text:p>{words}</text:p>")}
+        (tmp_path / name).write_bytes(data["d" if name.endswith("odt") else name[-1]])
+    monkeypatch.chdir(tmp_path)
+    code, diff, _ = run_binary(capfdbinary, "gec", "--diff", ".")
+    subprocess.run(["git", "apply", "-"], input=diff, cwd=tmp_path, check=True)
+    assert code == 1 and diff.count(b"\n# @@") == 3
+    assert {(tmp_path / name).read_bytes() for name in ("b.txt", "d.txt")} == {b"The children came to see the boat.\n"}
 
 
 def test_a_corpus_keeps_its_lines(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

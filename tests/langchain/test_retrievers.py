@@ -136,6 +136,26 @@ def test_a_saved_retriever_finds_the_same(tmp_path: Path, kind: str) -> None:
     assert loaded.invoke("the library") == retriever.invoke("the library")
 
 
+def test_what_a_filter_leaves_out_stays_out_when_saved(tmp_path: Path) -> None:
+    for number, passes in enumerate(({"source": "1.md"}, {"source": {"1.md", "2.md"}}, {"source": []})):
+        folder = tmp_path / str(number)
+        retriever = BM25Retriever(DOCUMENTS, k=2, idf="lucene", filter=passes)
+        retriever.save(folder)
+        base = load_retriever(folder)  # saved again without LangChain
+        base.add(["A kettle boils."])
+        base.save(folder)
+        loaded = BM25Retriever.load(folder)
+        query = "the swans library bridge"
+        ids = [[each.id for each in one.invoke(query, k=9)] for one in (loaded, retriever)]
+        assert loaded.k == 2 and ids[0] == ids[1]
+    BM25Retriever(DOCUMENTS, filter=lambda document: document.id == "d1").save(tmp_path / "function")
+    with pytest.raises(ValueError, match="filters by a function, which cannot be saved: give it as filter="):
+        BM25Retriever.load(tmp_path / "function")
+    assert BM25Retriever.load(tmp_path / "function", filter={"source": "1.md"}).filter == {"source": "1.md"}
+    with pytest.raises(TypeError, match="to be saved"):
+        BM25Retriever(DOCUMENTS, filter={"source": object()}).save(tmp_path / "odd")
+
+
 class QueryEmbedding(DeterministicFakeEmbedding):
     """Embeddings that encode queries otherwise than documents, as E5 and BGE do."""
 

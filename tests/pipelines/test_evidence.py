@@ -19,7 +19,7 @@ from copyspec.pipelines import (
     RunOptions,
     correct_files,
 )
-from copyspec.pipelines.documents import Part, Segment
+from copyspec.pipelines.documents import Part, Refusal, Segment
 from copyspec.pipelines.editing.runner import Runner, Work
 from copyspec.pipelines.guards.articles import article_of
 from copyspec.pipelines.guards.document_words import DOCUMENT_CHARS, DocumentWords, beginning, is_compound
@@ -377,3 +377,16 @@ def test_a_style_gives_lists_the_comma_that_most_have(joint: str) -> None:
 def test_set_phrases_are_lost_with_their_words_not_with_blanks(text: str, old: str, new: str, lost: str | None) -> None:
     start = text.index(old)
     assert lost_phrase(text, start, start + len(old), new) == lost
+
+
+def test_paragraphs_with_tracked_changes_are_of_the_document() -> None:
+    """A second run expects no more mistakes than the first, and knows the same names."""
+    lines = [f"We sailed to Isle{number} on day {number}." for number in range(30)]
+    text, starts = "\n".join(lines), [sum(len(line) + 1 for line in lines[:number]) for number in range(30)]
+    segments = [Segment(at, at + len(line)) for at, line in zip(starts, lines, strict=True)]
+    first = DocumentWords([Part(text, tuple(segments))])
+    for left in (0, 1, 29):
+        refused = [Refusal("tracked", "", (each.start, each.end)) for each in segments[left:]]
+        second = DocumentWords([Part(text, tuple(segments[:left]), tuple(refused))])
+        assert (second.care, second.is_document) == (first.care, first.is_document)
+        assert second.count("Isle7") == 1

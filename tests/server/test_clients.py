@@ -188,11 +188,14 @@ def test_connections_without_a_request_are_closed(engine: Engine) -> None:
                     time.sleep(0.005)
 
 
-def _stopped(engine: Engine, tokens: int, stop_seconds: float) -> bytes:
-    """What a client still gets of a stream that runs while the server is told to stop."""
+def _stopped(engine: Engine, tokens: int, stop_seconds: float, *, stream: bool = True) -> bytes:
+    """What a client still gets of an answer that is written while the server is told to stop."""
     with serving(engine, stop_seconds=stop_seconds) as address:
-        connection = _request(address, {"messages": MESSAGES, "max_tokens": tokens, "stream": True})
-        assert connection.recv(10)
+        connection = _request(address, {"messages": MESSAGES, "max_tokens": tokens, "stream": stream})
+        if stream:
+            assert connection.recv(10)
+        else:
+            _wait(lambda: engine.scheduler.running > 0)
     answer = b""
     with connection, contextlib.suppress(OSError):
         while piece := connection.recv(65536):
@@ -209,8 +212,11 @@ def test_a_stop_ends_requests_that_take_longer(engine: Engine) -> None:
     slow = engine.model.register_forward_pre_hook(lambda *_: time.sleep(0.1))
     try:
         began = time.monotonic()
-        assert b"[DONE]" not in _stopped(engine, 900, 1)
-        assert time.monotonic() - began > 1
+        for stream in (True, False):
+            answer = _stopped(engine, 900, 1, stream=stream)
+            assert b"[DONE]" not in answer and b'"code": "server_stopped"' in answer
+            assert stream or answer.startswith(b"HTTP/1.1 503 ")
+        assert time.monotonic() - began > 2
     finally:
         slow.remove()
 
