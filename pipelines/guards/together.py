@@ -24,19 +24,21 @@ _NUMBERS = frozenset(
 
 
 def groups(text: str, changes: Sequence[Edit]) -> list[list[int]]:
-    """The places of changes that are made or refused together, each in one group; `changes` ascend."""
+    """The places of changes that are made or refused together, each in one group, in which they ascend as `changes`
+    do."""
     wordings = [Wording.of(text[each.start : each.end], each.replacement) for each in changes]
     group = [[place] for place in range(len(changes))]
     for two, change in enumerate(changes):
         for one in range(max(0, two - _FAR), two):
             between = text[changes[one].end : change.start]
             pair = wordings[one], wordings[two]
-            if group[one] is not group[two] and (_is_move(*pair) or _agree(*pair, between)):
+            belong = _is_move(*pair) or _agree(*pair, between) or _divide(*pair, between)
+            if group[one] is not group[two] and belong:
                 joined = group[one]
                 joined += group[two]
                 for place in group[two]:
                     group[place] = joined
-    return list({id(each): each for each in group}.values())
+    return [sorted(each) for each in {id(each): each for each in group}.values()]
 
 
 def _is_move(one: Wording, two: Wording) -> bool:
@@ -52,6 +54,14 @@ def _agree(one: Wording, two: Wording, between: str) -> bool:
     if one.gone == two.gone:  # two equal mistakes
         return False
     return len(spelt(between)) <= _BETWEEN and not set(".;:!?") & set(between) and _is_number(one) and _is_number(two)
+
+
+def _divide(one: Wording, two: Wording, between: str) -> bool:
+    """Whether two changes beside each other only divide or join words: "orthe" becomes "or the"."""
+    if between.strip():
+        return False
+    gone, new = ("".join([*a, *b]).casefold() for a, b in ((one.gone, two.gone), (one.new, two.new)))
+    return gone == new != ""
 
 
 def _is_number(wording: Wording) -> bool:
