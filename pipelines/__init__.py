@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         FileApplied as FileApplied,
         finish_writing as finish_writing,
     )
-    from .applying.files import write_files as write_files
+    from .applying.files import NoFileError as NoFileError, write_files as write_files
     from .applying.pipeline import Applied as Applied, ApplyPipeline as ApplyPipeline
     from .applying.reading import EditError as EditError
     from .applying.tool import edit_tool as edit_tool

@@ -73,6 +73,7 @@ def apply(
         FileApplied,
         FormatError,
         JournalError,
+        NoFileError,
         apply_to_files,
         decoded_text,
         finish_writing,
@@ -125,7 +126,8 @@ def apply(
         except (ConnectionError, LoadError):  # of the model, not of the files
             raise
         except (OSError, FormatError, JournalError) as error:
-            if missing := [path for path in paths if path != STDIN and not os.path.lexists(path)]:
+            missing = [path for path in paths if path != STDIN and not os.path.lexists(path)]
+            if missing and isinstance(error, (FileNotFoundError, NoFileError)):  # other files may be made by the edit
                 raise UsageError(f"there is no file {missing[0]!r}") from error
             where = "the edit" if isinstance(error, EditError) else getattr(error, "filename", None)
             echo(f"copyspec: {reason(where, error) if where else error}", err=True)

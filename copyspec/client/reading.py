@@ -29,6 +29,7 @@ MAX_PLACES = 32  # places that begin alike of which the longest copy is taken
 MAX_TIES = 8  # other places listed with a span
 MAX_CELLS = 1_000_000  # pairs of words above which margins are not computed
 
+_KINDS = ("thinking", "text")  # of parts of a content
 _THOUGHT = re.compile(r"\A\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
 _WORD = re.compile(r"\s*\S+|\s+\Z")
 
@@ -54,10 +55,10 @@ def read(headers: Mapping[str, str], data: bytes, names: Sequence[str], model: s
         body = json.loads(data)
         choice = body["choices"][0]
         message = choice["message"]
-        finish, kind = choice.get("finish_reason"), type(message.get("content"))
+        finish, content = choice.get("finish_reason"), message.get("content")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         raise AgainError("its answer is not the JSON of a chat completion") from None
-    if kind not in (str, list, type(None)):
+    if not isinstance(content, (str, list, type(None))) or (content and not _is_known(content)):
         raise AgainError("its answer has no text")
     check_model(body.get("model"), names, model)
     if not isinstance(finish, str):
@@ -83,9 +84,14 @@ def texts_of(message: Mapping[str, Any]) -> tuple[str, str]:
     if not isinstance(content, list):
         return _text_in(thought), _text_in(content)
     parts = [part for part in content if isinstance(part, Mapping)]
-    kinds = ("thinking", "text")
-    thought, text = ("".join(_text_in(part.get(kind)) for part in parts if part.get("type") == kind) for kind in kinds)
+    thought, text = ("".join(_text_in(part.get(kind)) for part in parts if part.get("type") == kind) for kind in _KINDS)
     return thought, text
+
+
+def _is_known(content: str | list[Any]) -> bool:
+    """Whether a content is a text, or has a part that is read."""
+    kinds = [part.get("type") for part in content if isinstance(part, Mapping)]
+    return isinstance(content, str) or any(kind in _KINDS for kind in kinds)
 
 
 def _text_in(held: object) -> str:

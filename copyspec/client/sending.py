@@ -37,6 +37,7 @@ BUSY = (429, 503, 529)
 AGAIN = (408, 409, 425, 500, 502, 504, 520, 521, 522, 523, 524)
 _NAMED = re.compile(r"jinja|chat template|system (?:role|message)|roles must|context (?:length|size|window)", re.I)
 """What llama.cpp's servers say with status 500 of requests that they do not take: sent again, they fail again."""
+_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\{')  # within a text, quotes are escaped
 MAX_MESSAGE = 300  # characters of a server's error that are shown
 
 _RAW = {"X-Stainless-Raw-Response": "true"}  # the client gives the response itself: its models take as long as the rest
@@ -82,7 +83,7 @@ class Sender:
         self.most, self._limit, self._running = concurrency, float(concurrency), 0
         self._key, self._timeout = key, timeout
         self._pause_until = 0.0
-        self._lanes: list[_Lane] = []
+        self._lanes: dict[asyncio.AbstractEventLoop, list[_Lane]] = {}  # by the loop that their connections belong to
         self._tls: Any = None  # of all lanes
         self._headers: dict[str, Any] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -112,11 +113,12 @@ class Sender:
     def close(self) -> None:
         """Close all connections. The next request opens new ones."""
         with self._lock:
-            loop, thread, lanes = self._loop, self._thread, self._lanes
-            self._loop, self._thread, self._lanes = None, None, []
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
         if loop is None or thread is None:
             return
-        asyncio.run_coroutine_threadsafe(_ended(lanes), loop).result(CONNECT_SECONDS)
+        asyncio.run_coroutine_threadsafe(_ended(self._lanes.setdefault(loop, [])), loop).result(CONNECT_SECONDS)
+        del self._lanes[loop]
         loop.call_soon_threadsafe(loop.stop)
         thread.join(CONNECT_SECONDS)
         if not thread.is_alive():
@@ -200,9 +202,10 @@ class Sender:
     @contextmanager
     def _lane(self) -> Iterator[Any]:
         """A client for one request."""
-        lane = next((each for each in self._lanes if each.running < LANE), None)
+        lanes = self._lanes.setdefault(asyncio.get_running_loop(), [])
+        lane = next((each for each in lanes if each.running < LANE), None)
         if lane is None:
-            self._lanes.append(lane := _Lane(self._opened()))
+            lanes.append(lane := _Lane(self._opened()))
         lane.running += 1
         try:
             yield lane.client
@@ -302,7 +305,7 @@ class errors_of:
 
 def _error_in(data: bytes) -> object:
     """The error that an answer with status 200 holds; None if it is something else."""
-    if b'"error"' not in data or b'"choices"' in data:
+    if b'"error"' not in data or _CHOICE.search(data):
         return None
     try:
         body = json.loads(data)

@@ -16,11 +16,16 @@ from ..editing.atomic_file import AtomicFile, backed_up, remove_leftovers
 from ..editing.file_state import ChangedFileError
 from ..editing.instructed import decoded_text
 from ..editing.journal import JournalError, fingerprint, fingerprint_of
+from ..edits.lines import LINE_END
 from .pipeline import MAX_CHARS, Applied, ApplyPipeline, names_file
 from .reading import EditError, FileEdit, read_edits
 
 JOURNAL = ".copyspec-apply-journal"
 """In the folder of an edit while its files are replaced: what is left of a killed run is finished from it."""
+
+
+class NoFileError(EditError):
+    """An edit for a file that is not there, or is none of those given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,8 @@ def _target(edit: FileEdit, root: Path, paths: Sequence[Path]) -> Path:
     if len(named) == 1:
         return named[0]
     if paths:
-        raise EditError(f"the edit is for {edit.path!r}, which is {'several' if named else 'none'} of the given files")
+        which = "several" if named else "none"
+        raise NoFileError(f"the edit is for {edit.path!r}, which is {which} of the given files")
     return check_inside(root, edit.path)
 
 
@@ -104,12 +110,12 @@ def _apply(pipeline: ApplyPipeline, edit: FileEdit, path: Path, instruction: str
         if edit.creates and text:
             made = pipeline("", edit, instruction, path=where)
             exists = Refusal("exists", "the edit makes this file, which is there already")
-            refusal = None if made.text == text else exists
+            refusal = None if made.text == LINE_END.sub("\n", text.removeprefix("\ufeff")) else exists
             return FileApplied(path, Applied(text, text, refusal, path=edit.path, form=edit.form, is_exact=True), data)
         return FileApplied(path, pipeline(text, edit, instruction, path=where), data)
     is_shown = edit.form == "whole" or (edit.path is not None and not any(hunk.old for hunk in edit.hunks))
     if edit.deletes or not (edit.creates or is_shown) or edit.form == "instruction":
-        raise EditError(f"there is no file {where!r}")
+        raise NoFileError(f"there is no file {where!r}")
     return FileApplied(path, pipeline("", replace(edit, creates=True), instruction, path=where), None)
 
 

@@ -293,12 +293,18 @@ def _untrusted(lines: Sequence[str], before: Sequence[str], edit: FileEdit, told
 def _in_place(text: str, made: str, blanks: str | None = None) -> str:
     """A whole new version with the line ends, the byte order mark and the white space around it of the old one.
     `blanks`: the characters around it that a new version does not show; by default all white space."""
-    body, last = text.removeprefix(_MARK).strip(blanks), made.rstrip("\r\n")
+    body, first, last = text.removeprefix(_MARK).strip(blanks), made.lstrip("\r\n"), made.rstrip("\r\n")
     made = made.strip(blanks)
     if not body:
-        return text[: len(text) - len(text.removeprefix(_MARK))] + (f"{made}\n" if made else "")
+        new = with_line_ends(f"{made}\n", "", text) if made else ""
+        return text[: len(text) - len(text.removeprefix(_MARK))] + new
     start = text.index(body)
-    end, tail = start + len(body), text[start + len(body) :]
-    if blanks is None and made.rpartition("\n")[2] != body.rpartition("\n")[2]:
-        tail = last[len(last.rstrip()) :] + tail.lstrip(" \t")  # blanks behind the last line are this line's
-    return text[:start] + with_line_ends(made, body, text[end:]) + tail
+    end, head, tail = start + len(body), text[:start], text[start + len(body) :]
+    old = LINE_END.split(body)
+    # Blanks before the first line and behind the last one are these lines'.
+    if blanks is None and made.partition("\n")[0] != old[0]:
+        head = head.rstrip(" \t") + first[: len(first) - len(first.lstrip())].rpartition("\n")[2]
+    if blanks is None and made.rpartition("\n")[2] != old[-1]:
+        tail = last[len(last.rstrip()) :] + tail.lstrip(" \t")
+    around = f"{text[end:]}{text[:start]}"  # whose ends are the file's own where the body is a line without one
+    return head + with_line_ends(made, body, around) + tail

@@ -53,5 +53,9 @@ _LONGEST = 40  # characters of a phrase, with a line's end and its indentation
 def lost_phrase(text: str, start: int, end: int, becomes: str) -> str | None:
     """Return the set phrase of another language that a text loses if a span of it becomes another one, else None."""
     first, last = max(0, start - _LONGEST), min(len(text), end + _LONGEST)
-    after = f"{text[first:start]}{becomes}{text[end:last]}".casefold()
-    return next((each for each in _SET.findall(text, first, last) if each.casefold() not in after), None)
+    after = {*map(_plain, _SET.findall(f"{text[first:start]}{becomes}{text[end:last]}"))}
+    return next((each for each in _SET.findall(text, first, last) if _plain(each) not in after), None)
+
+
+def _plain(phrase: str) -> str:
+    return " ".join(phrase.casefold().split())

@@ -135,3 +135,19 @@ def test_a_bad_edit_writes_nothing(folder: Path, capfdbinary: pytest.CaptureFixt
     code, out, err = run(capfdbinary, "-i", stdin=edit)
     assert code == 3 and out == "" and err.startswith("copyspec: ") and err.count("\n") == 1
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("path", "edit", "said"),
+    [
+        ("new.py", " \n", "the edit is empty"),
+        ("new.py", "<<<<<<< SEARCH\nx = 1\n=======\n", "the block at line 1 of the edit has no end"),
+        ("a.py/new.py", "x = 1\n", "a.py"),
+    ],
+)
+def test_a_file_that_an_edit_would_make_hides_no_other_error(
+    folder: Path, capfdbinary: pytest.CaptureFixture[bytes], path: str, edit: str, said: str
+) -> None:
+    form = "blocks" if "<" in edit else "whole"
+    code, out, err = run(capfdbinary, "-i", "--form", form, path, stdin=edit)
+    assert code == 3 and out == "" and said in err and "there is no file" not in err

@@ -233,9 +233,33 @@ def test_a_client_has_few_requests_under_way() -> None:
     with fake_server(lambda body: Sent(right(body), delay=0.01)) as server:
         with copyspec.remote(server.url, concurrency=2 * sending.LANE + 1) as remote:
             GECPipeline(remote)(sentences(40))
-            lanes = remote._sender._lanes
+            (lanes,) = remote._sender._lanes.values()
             assert len(lanes) == 3 and not any(lane.running for lane in lanes)
         assert server.most == 2 * sending.LANE + 1 and not remote._sender._lanes
+
+
+def test_a_request_that_outlives_the_closing_leaves_no_connection_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was waiting to be sent again, and was answered while the others were being closed."""
+    monkeypatch.setattr(sending, "FIRST_PAUSE", 0.2)
+    asked = threading.Event()
+
+    def reply(body: dict[str, Any]) -> Sent:
+        is_first = not asked.is_set()
+        asked.set()
+        return Sent({"error": {"message": "failed"}}, 500) if is_first else Sent(right(body))
+
+    with fake_server(reply) as server, copyspec.remote(server.url, model="m") as remote:
+        remote._probe()
+        asked.clear()
+        thread = threading.Thread(target=remote.generate, args=("first",))
+        thread.start()
+        assert asked.wait(10)
+        time.sleep(0.1)  # until the error has arrived
+        remote.close()
+        thread.join()
+        assert not remote._sender._lanes
+        failed = dict(remote.failures)
+        assert remote.generate("second").text == "second" and dict(remote.failures) == failed
 
 
 COMMAND = "import sys\nfrom copyspec.cli import main\nraise SystemExit(main(sys.argv[1:]))"

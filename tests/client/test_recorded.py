@@ -92,6 +92,8 @@ TOO_LONG = {
     "lm studio": (400, {"error": STUDIO_LONG}),
     "in a body that says 200": (200, {"error": LLAMA_LONG}),
     "in a body that says 200, a text": (200, {"error": STUDIO_LONG}),
+    "in a body that says 200, beside no answer": (200, {"choices": None, "error": LLAMA_LONG}),
+    "in a body that says 200, beside no answers": (200, {"choices": [], "error": LLAMA_LONG}),
 }
 
 
@@ -176,6 +178,20 @@ def test_an_error_in_a_stream_that_began_with_status_200_is_named(
     ):
         list(remote.stream(TEXT))
     assert not remote.usage.requests
+
+
+@pytest.mark.parametrize(
+    "content", [["a text"], [{"text": "a text"}], [{"type": "output_text", "text": "a text"}], {"text": "a text"}, 5]
+)
+def test_contents_that_cannot_be_read_are_no_empty_answers(content: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(sending, "LONGEST_PAUSE", 0.01)
+    with (
+        fake_server(lambda body: Sent(answer({"content": content}))) as server,
+        copyspec.remote(server.url) as remote,
+        pytest.raises(copyspec.ServerError, match="its answer has no text"),
+    ):
+        remote.generate(TEXT)
 
 
 def until(count: int, sent: Sent) -> Callable[[dict[str, Any]], Sent]:

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import copyspec
+from copyspec.targets import wrap
 from tests.drafters.test_heads import write
+from tests.helpers import models
 from tests.helpers.texts import byte_level, llama
+from tests.helpers.trees import Rows
 
 accelerate = pytest.importorskip("accelerate")
 
@@ -43,3 +47,14 @@ def test_heads_draft_for_a_model_on_disk(tmp_path: Path) -> None:
     found, wanted = (each.generate("He goes to school", drafter="model", **options) for each in (engine, plain))
     assert all(each.is_meta for each in engine.model.parameters())
     assert found.token_ids == wanted.token_ids and found.stats.num_draft_tokens_per_source["heads"] > 0
+
+
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_next", "mamba"])
+def test_trees_of_mixers_whose_weights_are_offloaded(name: str) -> None:
+    """transformers' decorators fetch them: a mixer without weights of its own has no hook itself."""
+    model = accelerate.cpu_offload(models.tiny(name), execution_device=torch.device("cpu"))
+    target = wrap(model)
+    assert target.supports_trees
+    rows = Rows(model, target, (11, 4))
+    assert max(rows.step() for _ in range(3)) < 2e-3
+    rows.session.close()

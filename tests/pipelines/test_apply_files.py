@@ -242,6 +242,10 @@ def test_a_file_that_is_there_is_not_made_anew(folder: Path) -> None:
     edit = "*** Begin Patch\n*** Add File: a.py\n+x = 1\n*** End Patch"
     (outcome,) = apply_to_files(ApplyPipeline(), edit, folder)
     assert outcome.applied.refusal is not None and outcome.applied.refusal.reason == "exists"
+    for same in (b"x = 1\n", b"x = 1\r\n", b"\xef\xbb\xbfx = 1\r\n"):  # as other systems write it
+        (folder / "a.py").write_bytes(same)
+        (outcome,) = apply_to_files(ApplyPipeline(), edit, folder)
+        assert outcome.applied.refusal is None and not outcome.is_changed
     (folder / "a.py").write_bytes(b"")
     (outcome,) = apply_to_files(ApplyPipeline(), edit, folder)
     assert outcome.applied.text == "x = 1\n"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from copyspec.pipelines import ApplyOptions, ApplyPipeline
 from copyspec.pipelines.applying.syntax import error_in
 from copyspec.pipelines.applying.trust import stutter
+from copyspec.pipelines.edits.lines import LINE_END
 from kit.oracle_model import OracleModel
 from tests.helpers.texts import new_engine
 from tests.helpers.tiny import tiny_engine
@@ -299,3 +300,13 @@ def test_lines_twice_in_a_row_are_found_wherever_they_are(lines: list[str]) -> N
 def test_blanks_behind_the_last_line_are_that_lines(last: str, end: str) -> None:
     applied = ApplyPipeline(OracleModel(f"x = 3\n{last}\n"))("x = 2\ny = 1 \n\n", "", "Raise both")
     assert applied.text == f"x = 3\n{end}\n\n"
+
+
+@pytest.mark.parametrize("old", ["    a = 1", "a = 1", "\ta = 1 \x0cb"])
+@pytest.mark.parametrize("first", ["b = 2", "    b = 2", None])
+@pytest.mark.parametrize("lead", ["", "\n", "\ufeff", "\ufeff\r\n\r\n"])
+def test_blanks_before_the_first_line_are_that_lines(old: str, first: str | None, lead: str) -> None:
+    """A first line that stays has those of the file: the model is not shown them."""
+    written = f"{old.strip() if first is None else first}\ny = 2\n"
+    applied = ApplyPipeline(OracleModel(written))(f"{lead}{old}\ny = 1\n", written, exact=False)
+    assert LINE_END.sub("\n", applied.text) == f"{lead}{old if first is None else first}\ny = 2\n".replace("\r", "")

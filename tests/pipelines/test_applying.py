@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from copyspec.pipelines import ApplyOptions, ApplyPipeline, EditError
 from copyspec.pipelines.applying.reading import read_edits
+from copyspec.pipelines.edits.lines import LINE_END
 
 FILE = "import os\n\n\ndef first(x):\n    return x\n\n\ndef second(y):\n    if y:\n        return y\n    return None\n"
 
@@ -262,6 +263,20 @@ def test_line_ends_marks_and_the_last_newline_stay(end: str, mark: str, last: st
         ("import os\n# ...\ndef first(x):\n    return x + 1\n\n\ndef second(y):\n# ...\n", DONE),
     ):
         assert made(edit, dressed(FILE)) == dressed(after)
+
+
+@given(
+    st.lists(st.sampled_from(["a", "  b", ""]), max_size=4),
+    st.lists(st.sampled_from(["a", "  b", "c ", ""]), max_size=4).filter(any),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+    st.booleans(),
+)
+def test_a_whole_file_has_the_line_ends_of_the_old_one(old: list[str], new: list[str], end: str, ends: bool) -> None:
+    """Also if these are those of blank lines alone."""
+    text = end.join(old) + end * ends
+    found = made("\n".join(new), text, form="whole")
+    assert LINE_END.sub("\n", found).strip("\n") == "\n".join(new).strip("\n")
+    assert not LINE_END.search(text) or {*LINE_END.findall(found)} <= {end}
 
 
 def test_mixed_line_ends_stay_line_by_line() -> None:

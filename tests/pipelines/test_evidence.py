@@ -23,6 +23,7 @@ from copyspec.pipelines.documents import Part, Refusal, Segment
 from copyspec.pipelines.editing.runner import Runner, Work
 from copyspec.pipelines.guards.articles import article_of
 from copyspec.pipelines.guards.document_words import DOCUMENT_CHARS, DocumentWords, beginning, is_compound
+from copyspec.pipelines.guards.set_phrases import lost_phrase
 from copyspec.pipelines.guards.varieties import are_varieties
 from copyspec.pipelines.guards.vocabulary import is_english
 
@@ -361,6 +362,21 @@ def test_a_style_gives_lists_the_comma_that_most_have(joint: str) -> None:
                 assert GECPipeline(keep, guards=GuardOptions(style="british"))(text + short).text.endswith(short)
     for text in (f"{with_comma}{without}{lists[1]}", f"{with_comma * 2}{without * 2}{lists[0]}", lists[1]):
         assert GECPipeline(keep, guards=GuardOptions(style="british"))(text).text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "lost"),
+    [
+        ("an ad hoc fix", "hoc", "hock", "ad hoc"),
+        ("the status quo is", "status quo", "status quotient", "status quo"),
+        ("an ad  hoc fix", "  ", " ", None),
+        ("tests in\nvitro", "\n", " ", None),
+        ("a fix, AD HOC", "AD HOC", "ad hoc", None),
+    ],
+)
+def test_set_phrases_are_lost_with_their_words_not_with_blanks(text: str, old: str, new: str, lost: str | None) -> None:
+    start = text.index(old)
+    assert lost_phrase(text, start, start + len(old), new) == lost
 
 
 def test_paragraphs_with_tracked_changes_are_of_the_document() -> None:

@@ -264,3 +264,13 @@ def test_a_sibling_has_every_kind_of_layer_however_a_configuration_names_them(se
         assert small.num_hidden_layers <= 4
         if config.model_type == "bamba":
             assert 0 < len(small.attn_layer_indices) < small.num_hidden_layers
+
+
+@pytest.mark.parametrize("period", [None, 0, 4, [1, 2], 1.5])
+@pytest.mark.parametrize("offset", [None, 0, 3, [1, 2]])
+def test_periods_that_are_none_are_kept(period: Any, offset: Any) -> None:
+    """Configurations of a program's own models name things as they like."""
+    values: dict[str, Any] = {"num_hidden_layers": 12, "some_layer_period": period, "some_layer_offset": offset}
+    small = shrunk(PreTrainedConfig(**values), window=8, positions=64)
+    assert small.some_layer_period == (2 if period == 4 else period)
+    assert small.some_layer_offset == (1 if offset == 3 else offset)

@@ -31,8 +31,9 @@ def takes_trees(mixer: nn.Module) -> bool:
     forward = original(mixer, "forward")
     own = getattr(type(mixer), "forward", None)
     names = set(getattr(getattr(_unwrapped(own), "__code__", None), "co_names", ()))
-    is_own = getattr(forward, "__func__", None) is own
-    return is_own and _CONVOLUTION in names and (_UPDATE not in names or len(names & RULES.keys()) == 1)
+    if getattr(forward, "__func__", None) is not own or any(hasattr(each, "_hf_hook") for each in mixer.modules()):
+        return False  # accelerate's hooks fetch weights, also through transformers' decorators, which are left out here
+    return _CONVOLUTION in names and (_UPDATE not in names or len(names & RULES.keys()) == 1)
 
 
 def _unwrapped(forward: Any) -> Any:

@@ -167,9 +167,10 @@ def _shrunk(values: Mapping[str, Any], window: int, positions: int) -> Values:
             small[name] = [place for place, index in enumerate(chosen) if kinds[index]]
         elif chosen and (kinds := _in_full(name, value, count)):
             small[name] = _value(name, [kinds[index] for index in chosen], values, window, positions)
-        elif not chosen and (part := _PERIODS.fullmatch(name)):
-            period = min(values.get(f"{part[1]}_period", LAYERS), LAYERS)
-            small[name] = period if part[2] == "period" else value % period
+        elif not chosen and (part := _PERIODS.fullmatch(name)) and type(value) is int:
+            given: Any = values.get(f"{part[1]}_period")
+            period = min(given, LAYERS) if _is_size(given) else LAYERS
+            small[name] = min(value, period) if part[2] == "period" else value % period
         elif chosen and _LAYERS.fullmatch(name) and value == count:
             small[name] = len(chosen)
     return small
