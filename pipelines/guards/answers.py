@@ -370,8 +370,9 @@ def _aside(lines: Sequence[str], before: Sequence[str]) -> str | None:
         asides = [line for line in new if _ASIDE.match(line) and 2 * len(_words([line]) & words) <= len(_words([line]))]
         is_last = bool(asides) and asides[-1] == new[-1] and len(new[-1].split()) <= _MAX_WORDED
         code = sum(_ASIDE.match(line) is None for line in gone)
-        marks = [mark[0].strip() if (mark := _COMMENTED.match(line)) else line for line in new[-2:]]
-        if code == len(gone) and len(marks) == 2 and marks[0] == marks[1]:
+        marks = [mark[0].strip() if (mark := _COMMENTED.match(line)) else line for line in new]
+        says = next((at for at, mark in enumerate(reversed(marks)) if mark != marks[-1]), len(marks))  # at the end
+        if code == len(gone) and says > 1 and code <= 2 * says:
             continue
         if is_last and len(gone) > len(new) and code > len(asides):
             return new[-1]

@@ -628,3 +628,12 @@ def test_spread_arguments_are_no_marks() -> None:
     before = ["f({", "  a: 1,", "  b: 2,", "});"]
     for line in ("  ...(defaults ?? {}),", "  [...a].map(g),", "  { ...b, c: 1 },", "  ? { ...(b as C) }", "  {...b}"):
         assert omission(["f({", line, "});"], before) is None, line
+
+
+def test_comments_of_several_lines_take_the_place_of_few_lines() -> None:
+    before = [f"    name{number} = call(value{number})" for number in range(12)]
+    comment = ["    # the values that were there", "    # are all computed in turn"]
+    for gone, is_used in ((3, True), (4, True), (5, False), (9, False)):
+        answer = [*before[:2], *comment, *before[2 + gone :]]
+        read = version("\n".join(answer), "\n".join(before), "Use better names", may_shrink=False)
+        assert isinstance(read, str) is is_used, gone
