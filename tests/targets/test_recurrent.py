@@ -203,7 +203,7 @@ def test_nothing_is_kept_after_a_call(name: str) -> None:
 
     def tensors() -> int:
         gc.collect()
-        return sum(isinstance(each, torch.Tensor) for each in gc.get_objects())
+        return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())  # others may warn if asked
 
     decoded(target, requests(name, 3, 0.6), 9)
     before = tensors()
