@@ -6,6 +6,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -64,9 +65,10 @@ class Applied(Edited):
 
     def diff(self, path: str = "text") -> Iterator[str]:
         """Yield the lines of a unified diff, with line ends: of /dev/null and a file that is made or deleted."""
-        for number, line in enumerate(super(Applied, self).diff(path)):
-            missing = ("--- ", self.creates) if number == 0 else ("+++ ", self.deletes and number == 1)
-            yield f"{missing[0]}/dev/null\n" if missing[1] else line
+        lines = super(Applied, self).diff(path)
+        for line, is_missing, sign in zip(islice(lines, 2), (self.creates, self.deletes), ("---", "+++"), strict=False):
+            yield f"{sign} /dev/null\n" if is_missing else line
+        yield from lines
 
 
 class ApplyPipeline:
