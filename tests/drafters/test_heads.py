@@ -31,7 +31,9 @@ from copyspec.targets import wrap
 from copyspec.targets.base import Target
 from copyspec.targets.hooks.modules import output_head
 from copyspec.targets.hooks.states import LAST
+from copyspec.targets.static.settings import WARM_PASSES
 from copyspec.tree import EMPTY, ROOT, DraftTree
+from tests.helpers.cpu_graph import CpuGraph
 from tests.helpers.decoded import decoded
 from tests.helpers.models import VOCAB_SIZE, random_ids, tiny
 from tests.helpers.texts import new_engine
@@ -120,6 +122,10 @@ def add_heads(request: Request, heads: DraftHeads, *, copies: bool) -> None:
     request.drafter = make
 
 
+STATIC = StaticOptions(use="always", new_graph=CpuGraph)
+
+
+@pytest.mark.parametrize("static", [None, STATIC], ids=["dynamic", "static"])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize(
     ("kind", "copies", "name"),
@@ -135,9 +141,11 @@ def add_heads(request: Request, heads: DraftHeads, *, copies: bool) -> None:
         ("eagle-3", False, "deep"),
     ],
 )
-def test_output_equals_plain_decoding(kind: str, copies: bool, name: str, temperature: float) -> None:
+def test_output_equals_plain_decoding(
+    kind: str, copies: bool, name: str, temperature: float, static: StaticOptions | None
+) -> None:
     model = tiny("llama", num_hidden_layers=6) if name == "deep" else tiny(name)
-    target, requests = wrap(model), rows(temperature)
+    target, requests = wrap(model, static=static), rows(temperature)
     expected = [tokens for tokens, _ in run(target, requests)]
     vocabulary = torch.arange(7, 77, 2) if kind == "recurrent" else None
     heads = DraftHeads(random_heads(kind, vocabulary=vocabulary), model)
@@ -146,14 +154,16 @@ def test_output_equals_plain_decoding(kind: str, copies: bool, name: str, temper
     drafted = run(target, requests)
     assert [tokens for tokens, _ in drafted] == expected
     assert sum(stats.num_draft_tokens_per_source.get("heads", 0) for _, stats in drafted) > 0
+    assert {stats.runner for _, stats in drafted} == {"graph" if static else "eager"}
     head = output_head(model)
     assert head is not None and not head._forward_pre_hooks
 
 
+@pytest.mark.parametrize("static", [None, STATIC], ids=["dynamic", "static"])
 @pytest.mark.parametrize(("kind", "temperature"), [("recurrent", 0.0), ("recurrent", 0.9), ("feature", 0.0)])
-def test_heads_that_know_the_target_are_accepted(kind: str, temperature: float) -> None:
+def test_heads_that_know_the_target_are_accepted(kind: str, temperature: float, static: StaticOptions | None) -> None:
     model = memoryless()
-    target, requests = wrap(model), rows(temperature)
+    target, requests = wrap(model, static=static), rows(temperature)
     expected = [tokens for tokens, _ in run(target, requests)]
     heads = DraftHeads(trained(model, kind), model)
     for request in requests:
@@ -164,10 +174,11 @@ def test_heads_that_know_the_target_are_accepted(kind: str, temperature: float) 
     assert accepted > (0.4 if temperature == 0 else 0.2) * sum(map(len, expected))
 
 
-def test_states_are_those_of_the_verified_nodes() -> None:
+@pytest.mark.parametrize("static", [None, STATIC, StaticOptions(use="always", exact=True)])
+def test_states_are_those_of_the_verified_nodes(static: StaticOptions | None) -> None:
     model, prompt = tiny("llama"), random_ids(6)
     tree = DraftTree([5, 6, 7], [ROOT, 0, ROOT], [0.5] * 3, [None] * 3)
-    session = wrap(model).open([prompt, prompt[:4]])
+    session = wrap(model, static=static).open([prompt, prompt[:4]])
     with torch.no_grad():
         logits, states = session.score_with_states([prompt, prompt[:4]], [tree, DraftTree()], layers=[1])
     assert states is not None
@@ -180,13 +191,27 @@ def test_states_are_those_of_the_verified_nodes() -> None:
     torch.testing.assert_close(states[1][LAST], other, atol=1e-4, rtol=1e-4)
 
 
+def test_states_of_prompts_read_in_pieces() -> None:
+    model, prompts = tiny("llama", max_position_embeddings=2048), [random_ids(700), random_ids(5)]
+    session = wrap(model, static=STATIC).open(prompts)
+    for _ in range(WARM_PASSES + 1):  # the last time from a graph
+        _, states = session.score_with_states(prompts, [DraftTree()] * 2, layers=[1])
+    assert states is not None and session.runner == "graph"
+    for prompt, kept in zip(prompts, states, strict=True):
+        with torch.inference_mode():
+            alone = model.base_model(torch.tensor([prompt]), output_hidden_states=True)
+        torch.testing.assert_close(kept[LAST], alone.last_hidden_state[0], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(kept[1], alone.hidden_states[1][0], atol=1e-4, rtol=1e-4)
+
+
 def test_without_states_nothing_is_drafted(caplog: pytest.LogCaptureFixture) -> None:
     model = tiny("llama")
     requests = rows(0.0)[:1]
     expected = [tokens for tokens, _ in run(wrap(model), requests)]
     add_heads(requests[0], DraftHeads(random_heads("recurrent"), model), copies=False)
     with caplog.at_level(logging.WARNING):
-        ((tokens, stats),) = run(wrap(model, static=StaticOptions(use="always")), requests)
+        options = StaticOptions(use="always", compile=True, compiler="eager")
+        ((tokens, stats),) = run(wrap(model, static=options), requests)
     assert [tokens] == expected and stats.num_draft_tokens == 0
     assert [record.message for record in caplog.records if "hidden states" in record.message] != []
 
