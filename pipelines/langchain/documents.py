@@ -27,8 +27,10 @@ class Dropped(Document):
     """A document that a chain has filtered out: it is drafted from, and never named."""
 
     @classmethod
-    def of(cls, document: Document) -> Dropped:
-        return cls(document.page_content, id=document.id, metadata=document.metadata)
+    def of(cls, document: object) -> Dropped:
+        if isinstance(document, Document):
+            return cls(document.page_content, id=document.id, metadata=document.metadata)
+        return cls(text_of(document) or "")
 
 
 class Private:

@@ -35,8 +35,7 @@ def artifacts(messages: Iterable[BaseMessage]) -> list[list[object]]:
 
 
 def _shown(documents: Iterable[object], texts: Sequence[str]) -> list[object]:
-    found = [(document, text_of(document) or "") for document in documents]
-    return [each if is_written(text, texts) else Dropped(text) for each, text in found]
+    return [each if is_written(text_of(each) or "", texts) else Dropped.of(each) for each in documents]
 
 
 def in_prompt(events: Sequence[Sequence[object]], prompt: str, handed_over: Sequence[object] = ()) -> list[object]:
