@@ -207,6 +207,8 @@ class CallOptions:
     """False: only draft models, datastores and the caller's own drafters draft."""
     draft_models: tuple[object, ...] = field(init=False)
     """The models that draft in this call."""
+    finds_drafter: bool = field(init=False)
+    """Whether a layer in the model's own files may draft, as no other model is named to."""
     datastores: tuple[TokenStore, ...] = field(init=False)
     lists: tuple[str, ...] = field(init=False)
     """The options that are given as a list with one value per prompt."""
@@ -346,6 +348,7 @@ class CallOptions:
             "own_drafters": own,
             "copies": name in ("auto", "copy"),
             "draft_models": models if asks_models else (),
+            "finds_drafter": name == "auto" and not models and not steady,
             "datastores": stores if asks_models else (),
         }
 
