@@ -19,6 +19,7 @@ from copyspec.targets.hooks.states import LAST
 from tests.helpers.models import tiny
 
 SIZE = 32
+KINDS = ["full_attention", "sliding_attention"]
 SHARED = (
     "hidden_size", "vocab_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps",
 )  # fmt: skip
@@ -33,9 +34,9 @@ def dflash_folder(folder: Path, model: PreTrainedModel, **changes: object) -> li
     tensors |= {"fc.weight": torch.randn(SIZE, 2 * SIZE), "hidden_norm.weight": torch.rand(SIZE) + 0.5}
     tensors["norm.weight"] = torch.rand(SIZE) + 0.5
     held: dict[str, object] = {key: getattr(config, key) for key in SHARED}
-    held |= {"num_hidden_layers": 2, "head_dim": 8, "layer_types": ["full_attention"] * 2, "rope_theta": 1e6}
+    held |= {"num_hidden_layers": 2, "head_dim": 8, "layer_types": KINDS, "rope_theta": 1e6}
     settings: dict[str, object] = {"mask_token_id": 95, "target_layer_ids": [0, 1]}
-    held |= {"block_size": 4, "num_target_layers": 2, "dflash_config": settings}
+    held |= {"sliding_window": 5, "block_size": 4, "num_target_layers": 2, "dflash_config": settings}
     for name, change in changes.items():
         if isinstance(change, torch.Tensor):
             tensors[name] = change
@@ -63,11 +64,14 @@ def test_dflashs_published_format(tmp_path: Path) -> None:
     def normed(given: torch.Tensor, name: str) -> torch.Tensor:
         return torch.nn.functional.rms_norm(given, (SIZE,), held[f"{name}.weight"], model.config.rms_norm_eps)
 
+    # The second layer attends to the last five tokens of each, and not to those after it.
+    back = torch.arange(5, 9)[:, None] - torch.arange(9)
+    masks = [None, (back >= 0) & (back < 5)]
     config = Qwen3Config(head_dim=8, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
     cos, sin = Qwen3RotaryEmbedding(config)(block, torch.arange(9)[None])
     context, hidden = normed(states @ held["fc.weight"].T, "hidden_norm"), block
     with torch.no_grad():
-        for layer in layers:
+        for layer, mask in zip(layers, masks, strict=True):
             own, given = layer.self_attn, layer.input_layernorm(hidden)
             both = torch.cat([context, given])
             queries = own.q_norm(own.q_proj(given).view(4, -1, 8)).transpose(0, 1)[None]
@@ -75,7 +79,7 @@ def test_dflashs_published_format(tmp_path: Path) -> None:
             values = own.v_proj(both).view(9, -1, 8).transpose(0, 1)[None]
             queries, _ = apply_rotary_pos_emb(queries, queries, cos[:, 5:], sin[:, 5:])
             keys, _ = apply_rotary_pos_emb(keys, keys, cos, sin)
-            found = scaled_dot_product_attention(queries, keys, values, enable_gqa=True)
+            found = scaled_dot_product_attention(queries, keys, values, mask, enable_gqa=True)
             hidden = hidden + own.o_proj(found[0].transpose(0, 1).flatten(1))
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         reader = heads.reader()
@@ -93,7 +97,9 @@ def test_dflashs_published_format(tmp_path: Path) -> None:
         ({"target_layer_ids": [0, 2]}, r"has target_layer_ids=\[0, 2\], and 2 layers of this model are known"),
         ({"target_layer_ids": []}, r"has target_layer_ids=\[\]; it must be a list of layer indices"),
         ({"use_swa": True}, "has use_swa in dflash_config, which this version does not read"),
-        ({"layer_types": ["sliding_attention"] * 2}, "has layer_types=.*; DFlash's layers are read with"),
+        ({"layer_types": ["chunked_attention"] * 2}, "has layer_types=.*; it lists 'full_attention' or 'sliding_"),
+        ({"sliding_window": 0}, "has sliding_window=0; it is an integer from 1 to"),
+        ({"is_causal": True}, "has is_causal=True; sliding_attention is read as causal, full_attention as not"),
         ({"attention_bias": True}, "has attention_bias=True; DFlash's layers are read with False"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "has rope_type='yarn'"),
         ({"dflash_config": 3}, "has dflash_config=3; it is an object"),

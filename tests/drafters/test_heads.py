@@ -84,7 +84,7 @@ def random_heads(kind: str, *, vocabulary: torch.Tensor | None = None) -> HeadFi
             | {name: torch.ones(length) for name, length in norms.items()}
             for _ in range(2)
         ]
-        return HeadFile(BlockLayers(whole, layers, sizes, 5, 95, (1, LAST)), None, "random")
+        return HeadFile(BlockLayers(whole, layers, sizes, 5, 95, (1, LAST), [0, 7]), None, "random")
     blocks = [[{"weight": drawn(SIZE, SIZE), "bias": drawn(SIZE)}] for _ in range(DEPTH)]
     return HeadFile(ParallelHeads(blocks, [drawn(VOCAB_SIZE, SIZE) for _ in range(DEPTH)]), None, "random")
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, cache_utils, modeling_layers
 
 from copyspec.drafters.predictors import mtp_layer
 from copyspec.drafters.predictors.heads import DraftHeads, weights_of
 from copyspec.drafters.predictors.mtp_files import load_mtp
-from copyspec.drafters.predictors.mtp_layer import MtpLayer, MtpReader
+from copyspec.drafters.predictors.mtp_layer import MTP_ACCURACY, MtpLayer, MtpReader
 from copyspec.models.errors import LoadError
 from copyspec.targets import wrap
 from tests.drafters.test_heads import add_heads, rows, run
 from tests.helpers import mtp
-from tests.helpers.models import tiny
+from tests.helpers.models import random_ids, tiny
 
 
 @pytest.mark.parametrize("name", mtp.FAMILIES)
@@ -68,6 +69,29 @@ def test_output_equals_plain_decoding(name: str, copies: bool, temperature: floa
     assert [tokens for tokens, _ in drafted] == expected
     assert sum(stats.num_draft_tokens_per_source.get("heads", 0) for _, stats in drafted) > 0
     assert weights_of(model)[0] is heads.bound.shared or heads.bound.shared.equal(weights_of(model)[0])
+
+
+def test_a_layer_that_knows_the_target_is_accepted(tmp_path: Path) -> None:
+    """Without attention and perceptrons both see the last token's embedding alone, and predict the same from it."""
+    family = mtp.FAMILIES["MiMo"]
+    plain, size = tiny(family.model), SIZE
+    drawn = mtp.mtp_tensors(family, plain)
+    changes = {key: torch.zeros_like(each) for key, each in drawn.items() if "o_proj" in key or "down_proj" in key}
+    changes[f"{family.projection}.weight"] = torch.cat([torch.zeros(size, size), torch.eye(size)], 1)
+    changes |= {f"{norm}.weight": torch.ones(size) for norm in (family.token_norm, family.norm)}
+    model = mtp.write("MiMo", tmp_path, changes)
+    for layer in model.base_model.layers:
+        layer.self_attn.o_proj.weight.data.zero_()
+        layer.mlp.down_proj.weight.data.zero_()
+    target, requests = wrap(model), rows(0.0)
+    expected = [tokens for tokens, _ in run(target, requests)]
+    heads = DraftHeads(load_mtp(model), model)
+    for request in requests:
+        add_heads(request, heads, copies=False)
+    drafted = run(target, requests)
+    assert [tokens for tokens, _ in drafted] == expected
+    accepted = sum(stats.num_accepted_tokens_per_source.get("heads", 0) for _, stats in drafted)
+    assert accepted > 0.4 * sum(map(len, expected)) and heads.reliability.top1_accuracy > MTP_ACCURACY
 
 
 Q, HEAD = "mtp.layers.0.self_attn.q_proj.weight", "model.layers.2.shared_head.head.weight"
@@ -172,3 +196,19 @@ def test_a_long_text_keeps_the_latest_pairs(monkeypatch: pytest.MonkeyPatch, tmp
         whole.skip(first)
         same = whole.read(layer, states[first:24], tokens[first:24])
     torch.testing.assert_close(node.feature, same.feature, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.skipif(not hasattr(modeling_layers, "MtpModel"), reason="this release of transformers reads no such layer")
+@pytest.mark.parametrize("name", ["DeepSeek-V3", "GLM-4 MoE"])
+def test_transformers_computes_the_same(name: str, tmp_path: Path) -> None:
+    model: Any = mtp.write(name, tmp_path)
+    model._keys_to_ignore_on_load_unexpected = [r"model\.layers\.2.*"]  # it knows the numbers of published models
+    theirs = modeling_layers.MtpModel.from_pretrained(model)
+    layer = DraftHeads(load_mtp(model), model).bound.heads
+    assert isinstance(layer, MtpLayer)
+    states, ids = torch.randn(6, SIZE), torch.tensor(random_ids(6))
+    with torch.inference_mode():
+        node = layer.reader().read(layer, states, model.get_input_embeddings()(ids))
+        cache = cache_utils.MtpCache(config=model.config.get_mtp_config())
+        found = theirs.forward_layer(0, states[None], torch.arange(1, 7)[None], cache, input_ids=ids[None])
+    torch.testing.assert_close(node.feature, found[0, -1], atol=1e-5, rtol=1e-4)

@@ -133,7 +133,8 @@ def reference(
     count = len(states)
     places = torch.arange(count)[None]
     mask = torch.full((1, 1, count, count), float("-inf")).triu(1)
-    turned = model.base_model.rotary_emb(hidden, places)
+    three = places.expand(3, 1, -1) if "3_5" in family.model else places  # Qwen3.5 also sees images
+    turned = model.base_model.rotary_emb(hidden, three)
     found = layer(hidden, attention_mask=mask, position_ids=places, position_embeddings=turned)
     found = (found[0] if isinstance(found, tuple) else found)[0]
     if family.norm is None:

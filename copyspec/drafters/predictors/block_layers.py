@@ -26,6 +26,7 @@ class BlockLayers:
     size: int  # tokens of a block
     mask: int  # the mask token
     layers: tuple[int, ...]  # of the target, whose inputs are read; LAST: the last hidden states
+    windows: Sequence[int]  # of each layer: the tokens back to which it attends, itself included; 0: to all, both ways
     output = None
 
     @property
@@ -55,7 +56,7 @@ class BlockLayers:
             {name: each.to(like).contiguous() for name, each in tensors.items()}
             for tensors in (self.tensors, *self.blocks)
         )
-        return BlockLayers(held, blocks, self.sizes, self.size, self.mask, self.layers)
+        return BlockLayers(held, blocks, self.sizes, self.size, self.mask, self.layers, self.windows)
 
     def head_inputs(self, features: torch.Tensor) -> torch.Tensor:
         """Return the inputs of the output weights. [..., D]"""
@@ -72,16 +73,21 @@ class BlockLayers:
         return self._turned(tensors["k_norm"], keys, places), values.transpose(0, 1)
 
     def layer(
-        self, tensors: Tensors, hidden: torch.Tensor, places: torch.Tensor, held: tuple[torch.Tensor, torch.Tensor]
+        self, number: int, hidden: torch.Tensor, places: torch.Tensor, held: tuple[torch.Tensor, torch.Tensor]
     ) -> torch.Tensor:
         """Run one layer on a block, [n, D], at positions `places` [n]; `held`: keys and values of what is before it."""
+        tensors, window, mask = self.blocks[number], self.windows[number], None
+        if window:
+            count = held[0].shape[1] + len(places)
+            keys_at = torch.arange(1 - count, 1, device=places.device) + places[-1]
+            back = places[:, None] - keys_at
+            mask = (back >= 0) & (back < window)
         given = self.norm(tensors["before_norm"], hidden)
         queries = linear(given, tensors["q"]).view(len(given), -1, self.sizes.head_dim)
         queries = self._turned(tensors["q_norm"], queries, places)
         keys, values = self.keys_and_values(tensors, given, places)
-        found = scaled_dot_product_attention(
-            queries[None], torch.cat([held[0], keys], 1)[None], torch.cat([held[1], values], 1)[None], enable_gqa=True
-        )
+        keys, values = torch.cat([held[0], keys], 1), torch.cat([held[1], values], 1)
+        found = scaled_dot_product_attention(queries[None], keys[None], values[None], mask, enable_gqa=True)
         hidden = hidden + linear(found[0].transpose(0, 1).flatten(1), tensors["o"])
         gate, up = linear(self.norm(tensors["after_norm"], hidden), tensors["gate_up"]).chunk(2, -1)
         return hidden + linear(silu(gate) * up, tensors["down"])
@@ -111,7 +117,7 @@ class BlockReader:
                 pair = torch.cat([before[0], pair[0]], 1), torch.cat([before[1], pair[1]], 1)
             held = pair[0][:, -layers.context :], pair[1][:, -layers.context :]
             self._held[number] = held
-            hidden = layers.layer(tensors, hidden, places[len(states) :], held)
+            hidden = layers.layer(number, hidden, places[len(states) :], held)
         self._places += len(states)
         return hidden[1:]
 

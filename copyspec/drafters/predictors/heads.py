@@ -11,6 +11,7 @@ import torch
 
 from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.predictors.base import (
+    PRIOR_ACCURACY,
     CalibratedPredictor,
     Learned,
     Path,
@@ -21,7 +22,7 @@ from copyspec.drafters.predictors.base import (
 )
 from copyspec.drafters.predictors.head_folder import HeadFile
 from copyspec.drafters.predictors.head_weights import AtOnce, Heads, ParallelHeads, RecurrentHead, Stepwise
-from copyspec.drafters.predictors.mtp_layer import MtpLayer
+from copyspec.drafters.predictors.mtp_layer import MTP_ACCURACY, MtpLayer
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.modules import decoder_layers, output_head, real_weight
 from copyspec.targets.hooks.states import LAST
@@ -47,7 +48,7 @@ class DraftHeads(Learned):
     """The heads of one model, their measured reliability, weight and time; shared by all rows of an engine."""
 
     def __init__(self, file: HeadFile, model: PreTrainedModel) -> None:
-        super().__init__()
+        super().__init__(MTP_ACCURACY if isinstance(file.heads, MtpLayer) else PRIOR_ACCURACY)
         self._file, self._model = file, model
         self._bound: _Bound | None = None
 

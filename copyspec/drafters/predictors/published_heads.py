@@ -24,6 +24,11 @@ DFLASH = "dflash_config"  # settings of DFlash beside those of its layers
 AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
 """Setting of later EAGLE-3 checkpoints: the target's layers whose inputs are read, three of them."""
 
+UNREAD = ("use_swa", "causal", "attention_sink_bias", "attention_value_scale", "input_embedding_scale")
+"""Settings of some of DFlash's checkpoints that change what the layers compute."""
+
+FULL, SLIDING, MAX_WINDOW = "full_attention", "sliding_attention", 1 << 24
+
 MAX_BLOCK, MAX_LAYERS = 64, 64
 """Maximum number of tokens of a block and of layers in DFlash's format; published ones have up to 16 and 8."""
 
@@ -122,14 +127,12 @@ class PublishedHeads(HeadFolder):
         """Read DFlash's format: `fc`, `hidden_norm`, Qwen3's decoder layers, `norm`; embeddings and output weights are
         the target's."""
         self._check_model()
-        plain = {"hidden_act": "silu", "rope_scaling": None, "attention_bias": False, "use_sliding_window": False}
-        self._check_settings("DFlash's layers are", **plain, is_causal=False, draft_vocab_size=self._vocab)
+        self._check_settings("DFlash's layers are", hidden_act="silu", rope_scaling=None, attention_bias=False)
+        self._check_settings("DFlash's layers are", draft_vocab_size=self._vocab)
         settings, count = self._config[DFLASH], self._count("num_hidden_layers", most=MAX_LAYERS)
-        self._check_settings("DFlash's layers are", layer_types=["full_attention"] * count)
         if not isinstance(settings, dict):
             raise FileError(f"{CONFIG} has {DFLASH}={brief(settings)}; it is an object")
-        known = {"mask_token_id", "target_layer_ids", "block_size"}
-        if others := [name for name, value in settings.items() if name not in known and value]:
+        if others := [name for name in UNREAD if settings.get(name)]:
             raise FileError(f"{CONFIG} has {others[0]} in {DFLASH}, which this version does not read")
         mask, size = settings.get("mask_token_id"), self._config.get("block_size", settings.get("block_size"))
         bounds = ("mask_token_id", mask, 0, self._vocab - 1), ("block_size", size, 2, MAX_BLOCK)
@@ -150,7 +153,18 @@ class PublishedHeads(HeadFolder):
         held = self._read(EAGLE_WEIGHTS, shapes)
         blocks = [_joined(held, f"layers.{number}.") for number in range(count)]
         whole = {"fc": held["fc.weight"], "state_norm": held["hidden_norm.weight"], "norm": held["norm.weight"]}
-        return HeadFile(BlockLayers(whole, blocks, sizes, size, mask, layers), None, self._folder.name)
+        heads = BlockLayers(whole, blocks, sizes, size, mask, layers, self._windows(count))
+        return HeadFile(heads, None, self._folder.name)
+
+    def _windows(self, count: int) -> list[int]:
+        """The windows of DFlash's layers. Those that slide look back only, unless the configuration says otherwise."""
+        kinds = self._config.get("layer_types") or [FULL] * count
+        if not isinstance(kinds, list) or len(kinds) != count or not set(kinds) <= {FULL, SLIDING}:
+            raise FileError(f"{CONFIG} has layer_types={brief(kinds)}; it lists {FULL!r} or {SLIDING!r} for each layer")
+        causal = self._config.get("is_causal")
+        if causal is not None and any(causal is not (kind == SLIDING) for kind in kinds):
+            raise FileError(f"{CONFIG} has is_causal={brief(causal)}; {SLIDING} is read as causal, {FULL} as not")
+        return [self._count("sliding_window", most=MAX_WINDOW) if kind == SLIDING else 0 for kind in kinds]
 
     def _aux_layers(self) -> tuple[int, ...]:
         """The layers that EAGLE-3 reads, if the files say which; else none, which stands for the published ones."""
