@@ -55,7 +55,7 @@ def test_it_drafts_unasked(temperature: float, folder: Path, caplog: pytest.LogC
         assert not heads(engine.generate(PROMPTS, **{**options, **others, "temperature": max(temperature, 0.1)}))
     engine.unload()
     with pytest.raises(RuntimeError, match="was unloaded"):
-        engine._drafting.unasked()
+        engine._drafting.find_unasked()
 
 
 def test_it_drafts_by_name(folder: Path) -> None:
@@ -88,4 +88,4 @@ def test_where_it_does_not_draft_unasked(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_models_without_files_or_a_layer_have_none(engine: Engine) -> None:
-    assert engine._drafting.unasked() == []
+    assert engine._drafting.find_unasked() == []

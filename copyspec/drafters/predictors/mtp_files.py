@@ -18,7 +18,7 @@ from torch import nn
 from copyspec.common.building import building
 from copyspec.drafters.predictors.head_folder import FLOATS, SAME_MODEL, HeadFile, Shape
 from copyspec.drafters.predictors.mtp_layer import MtpLayer, MtpParts
-from copyspec.drafters.predictors.mtp_layouts import LAYOUTS, Layout
+from copyspec.drafters.predictors.mtp_layouts import LAYOUTS, MtpLayout
 from copyspec.models.errors import FileError, LoadError, first_line
 from copyspec.models.files import check_folder, open_weights, weight_names
 from copyspec.models.pretrained import Pretrained
@@ -85,7 +85,7 @@ def _stored(model: PreTrainedModel, opened: ExitStack) -> Stored:
     return stored
 
 
-def _layout(stored: Stored, layers: int) -> Layout:
+def _layout(stored: Stored, layers: int) -> MtpLayout:
     """The layout that the tensors have."""
     for each in LAYOUTS:
         layout = each.of(layers)

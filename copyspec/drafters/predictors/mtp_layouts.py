@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MtpLayout:
     """Names of the tensors of one family's first layer; {layers} stands for the model's number of layers."""
 
     families: str
@@ -20,7 +20,7 @@ class Layout:
     states_first: bool = False
     """Whether the projection reads the state before the embedding."""
 
-    def of(self, layers: int) -> Layout:
+    def of(self, layers: int) -> MtpLayout:
         """The names in a model of so many layers."""
 
         names = ("block", "projection", "token_norm", "state_norm", "norm")
@@ -40,7 +40,7 @@ class Layout:
 _DEEPSEEK = "model.layers.{layers}."
 
 LAYOUTS = (
-    Layout(
+    MtpLayout(
         "Qwen3-Next, Qwen3.5",
         "mtp.layers.0.",
         "mtp.fc.weight",
@@ -48,7 +48,7 @@ LAYOUTS = (
         "mtp.pre_fc_norm_hidden.weight",
         "mtp.norm.weight",
     ),
-    Layout(
+    MtpLayout(
         "DeepSeek-V3, GLM-4 MoE",
         _DEEPSEEK,
         f"{_DEEPSEEK}eh_proj.weight",
@@ -56,7 +56,7 @@ LAYOUTS = (
         f"{_DEEPSEEK}hnorm.weight",
         f"{_DEEPSEEK}shared_head.norm.weight",
     ),
-    Layout(
+    MtpLayout(
         "MiMo",
         "model.mtp_layers.0.",
         "model.mtp_layers.0.input_proj.weight",
@@ -65,7 +65,7 @@ LAYOUTS = (
         "model.mtp_layers.0.final_layernorm.weight",
         states_first=True,
     ),
-    Layout(
+    MtpLayout(
         "Ernie 4.5",
         "model.mtp_block.0.",
         "model.mtp_linear_proj.0.weight",

@@ -84,7 +84,8 @@ class DraftModels:
         """`load`: loads models given by name; None: they are loaded for this engine alone."""
         self._model, self._codec, self._load_named = model, codec, load
         self._loaded: dict[object, _Matched] = {}
-        self._unasked: list[MakePredictor] | None = None  # None: not known yet
+        self.unasked: Sequence[MakePredictor] | None = None
+        """What `find_unasked` has found; None: it was not called yet."""
         self._loading = fork_safe(threading.Lock())
         self.locks: tuple[threading.RLock, ...] = ()
         """Locks of the models that draft."""
@@ -94,16 +95,15 @@ class DraftModels:
         draft."""
         return [self._find(each).make for each in chosen]
 
-    def unasked(self) -> list[MakePredictor]:
+    def find_unasked(self) -> Sequence[MakePredictor]:
         """The predictor of the MTP layer in the target's files, for calls that name no draft model; none if there is no
         such layer, its files are broken or little memory is left. Whether a step of it pays is measured while it
         drafts."""
-        if (found := self._unasked) is None:
-            check_forked(self._loading, "loading a draft model")
-            with self._loading:
-                if (found := self._unasked) is None:
-                    self._check_loaded()
-                    found = self._unasked = self._of_own_files()
+        check_forked(self._loading, "loading a draft model")
+        with self._loading:
+            if (found := self.unasked) is None:
+                self._check_loaded()
+                found = self.unasked = self._of_own_files()
         return found
 
     def _of_own_files(self) -> list[MakePredictor]:
@@ -146,12 +146,12 @@ class DraftModels:
     def rematch(self, codec: Codec) -> None:
         """Match the draft models again after the engine's tokenizer or vocabulary has changed."""
         # Without the lock: a thread that holds the model's lock must not wait for one that loads.
-        self._codec, self._loaded, self._unasked = codec, {}, None
+        self._codec, self._loaded, self.unasked = codec, {}, None
 
     def unload(self) -> None:
         """Release all draft models."""
         self._loaded.clear()
-        self._unasked = None
+        self.unasked = None
         self.__dict__.pop("_model", None)
 
     def _find(self, chosen: object) -> _Matched:
