@@ -18,6 +18,7 @@ from copyspec.drafters.predictors.mtp_files import load_mtp
 from copyspec.drafters.predictors.mtp_layer import MTP_ACCURACY, MtpLayer, MtpReader
 from copyspec.models.errors import LoadError
 from copyspec.targets import wrap
+from copyspec.targets.hooks.states import LAST
 from tests.drafters.test_heads import add_heads, rows, run
 from tests.helpers import mtp
 from tests.helpers.models import random_ids, tiny
@@ -27,9 +28,10 @@ from tests.helpers.models import random_ids, tiny
 def test_each_familys_layout(name: str, tmp_path: Path) -> None:
     """Drafts of two tokens, with a branch, after seven pairs that are read in two passes."""
     model = mtp.write(name, tmp_path)
-    heads = DraftHeads(load_mtp(model), model)
-    layer = heads.bound.heads
-    assert isinstance(layer, MtpLayer) and heads.layers == (-1,)
+    with torch.inference_mode():  # as a caller may have entered it
+        heads = DraftHeads(load_mtp(model), model)
+        layer = heads.bound.heads
+    assert isinstance(layer, MtpLayer) and heads.layers == (LAST,)
     size = model.config.hidden_size
     drawn = torch.Generator().manual_seed(1)
     before, tokens = torch.randn(7, size, generator=drawn), torch.randn(10, size, generator=drawn)
@@ -129,6 +131,9 @@ def test_files_without_a_layer_are_told(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     with pytest.raises(LoadError, match="hold no layer for multi-token prediction, in none of the layouts of"):
         load_mtp(model)
+    shorter = AutoModelForCausalLM.from_pretrained(tmp_path, num_hidden_layers=1)
+    with pytest.raises(LoadError, match="hold no layer for multi-token prediction"):
+        load_mtp(shorter)  # the file's second layer is none
     file = tmp_path / mtp.WEIGHTS
     save_file(load_file(file) | {"mtp.0.e_proj.weight": torch.ones(1)}, tmp_path / "other.safetensors")
     (tmp_path / "other.safetensors").replace(file)

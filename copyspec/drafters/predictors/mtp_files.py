@@ -24,13 +24,13 @@ from copyspec.models.files import check_folder, open_weights, weight_names
 from copyspec.models.pretrained import Pretrained
 from copyspec.targets.facts import forward_arguments
 from copyspec.targets.hooks.caches import cache_argument
+from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.modules import decoder_layers, output_head, real_weight
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 WAY_OUT = "get the model's files anew, or leave draft_model='mtp' out"
-
 
 HEAD, EMBEDDINGS = "shared_head.head.weight", "embed_tokens.weight"
 """Tensors behind a block's prefix that may repeat the model's own."""
@@ -41,7 +41,7 @@ _UNUSED = ("rotary_emb.inv_freq",)  # computed from the configuration
 def load_mtp(model: PreTrainedModel) -> HeadFile:
     """Build the layer for `model` from the files that it was loaded from. Raises LoadError that says what is wrong."""
     try:
-        with ExitStack() as opened:
+        with ExitStack() as opened, inference_mode(False), torch.no_grad():  # weights made in it could not be packed
             return _Reader(model, _stored(model, opened)).layer()
     except LoadError:
         raise
@@ -89,7 +89,7 @@ def _layout(stored: Stored, layers: int) -> MtpLayout:
     """The layout that the tensors have."""
     for each in LAYOUTS:
         layout = each.of(layers)
-        if any(map(layout.holds, stored)):
+        if any(name in stored for name in layout.parts().values()):
             return layout
     known = "; ".join(each.families for each in LAYOUTS)
     strange = next((name for name in stored if "mtp" in name), None)
@@ -182,9 +182,9 @@ class _Reader:
         """The stored tensors that make a weight of the block, and the shape of each. Experts are stored one by one, or
         together as transformers holds them."""
         whole = self._layout.block + name
-        stem, dot, last = whole.rpartition(".")
+        stem, _, last = whole.rpartition(".")
         kinds = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(last)
-        if whole in self._stored or kinds is None or not stem.endswith("experts") or not dot:
+        if whole in self._stored or kinds is None or not stem.endswith("experts"):
             return (whole,), shape
         experts, rows, *columns = shape
         names = tuple(f"{stem}.{expert}.{kind}.weight" for expert in range(experts) for kind in kinds)

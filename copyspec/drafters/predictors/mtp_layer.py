@@ -2,8 +2,8 @@
 
 The layer reads the pair of the target's last hidden state at token i and the embedding of token i + 1, attends to the
 earlier pairs, and gives a state from which the model's output head predicts token i + 2 (DeepSeek-V3, 2024, arXiv
-2412.19437).
-Models are published with one such layer. For further tokens it reads its own state again, with the token drafted.
+2412.19437). Models are published with one such layer. For further tokens it reads its own state again, with the token
+drafted.
 """
 
 from __future__ import annotations
