@@ -7,6 +7,7 @@ checked before any tensor is.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,7 +72,8 @@ def _stored(model: PreTrainedModel, opened: ExitStack) -> Stored:
     name, config = str(getattr(model, "name_or_path", "") or ""), model.config
     if not name:
         raise FileError("the model was not loaded from files, in which its layer would be; load it from its folder")
-    if Path(name).is_dir():
+    if os.path.isdir(name):
+        name = os.path.abspath(name)  # never one of the short names that `Pretrained` knows
         check_folder(Path(name))
     revision = getattr(config, "_commit_hash", None)
     files = Pretrained(name, revision=revision, hub={"local_files_only": True})
