@@ -203,7 +203,10 @@ def test_a_long_text_keeps_the_latest_pairs(monkeypatch: pytest.MonkeyPatch, tmp
     torch.testing.assert_close(node.feature, same.feature, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.skipif(not hasattr(modeling_layers, "MtpModel"), reason="this release of transformers reads no such layer")
+@pytest.mark.skipif(
+    not hasattr(getattr(modeling_layers, "MtpModel", None), "forward_layer"),
+    reason="this release of transformers runs no such layer by itself",
+)
 @pytest.mark.parametrize("name", ["DeepSeek-V3", "GLM-4 MoE"])
 def test_transformers_computes_the_same(name: str, tmp_path: Path) -> None:
     model: Any = mtp.write(name, tmp_path)
