@@ -12,7 +12,7 @@ from copyspec.drafters.predictors.feature_layer import FEATURE_DEPTH, FeatureLay
 from copyspec.drafters.predictors.head_folder import MAX_UNITS, SAME_MODEL, HeadFile, HeadFolder, Shape
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, probe
 from copyspec.drafters.predictors.published_heads import PublishedHeads
-from copyspec.models.errors import FileError, LoadError, first_line
+from copyspec.models.errors import FileError, first_line, load_errors
 from copyspec.models.files import CONFIG, check_folder, read_json
 from copyspec.targets.hooks.modules import decoder_layers, output_head, real_weight
 
@@ -25,12 +25,8 @@ WEIGHTS = "heads.safetensors"
 
 def load_heads(folder: Path, model: PreTrainedModel) -> HeadFile:
     """Read and check heads for `model`. Raises LoadError that names the folder and what is wrong with it."""
-    try:
+    with load_errors(lambda error: f"draft heads {str(folder)!r} cannot be loaded: {first_line(error)}"):
         return _load(folder, model)
-    except LoadError:
-        raise
-    except Exception as error:  # broken files raise errors of many types
-        raise LoadError(f"draft heads {str(folder)!r} cannot be loaded: {first_line(error)}") from error
 
 
 def _load(folder: Path, model: PreTrainedModel) -> HeadFile:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from copyspec.common.building import building
 from copyspec.drafters.predictors.head_folder import FLOATS, SAME_MODEL, HeadFile, Shape
 from copyspec.drafters.predictors.mtp_layer import MtpLayer, MtpParts
 from copyspec.drafters.predictors.mtp_layouts import LAYOUTS, MtpLayout
-from copyspec.models.errors import FileError, LoadError, first_line
+from copyspec.models.errors import FileError, LoadError, first_line, load_errors
 from copyspec.models.files import check_folder, open_weights, weight_names
 from copyspec.models.pretrained import Pretrained
 from copyspec.targets.facts import forward_arguments
@@ -39,52 +39,47 @@ HEAD, EMBEDDINGS = "shared_head.head.weight", "embed_tokens.weight"
 _UNUSED = ("rotary_emb.inv_freq",)  # computed from the configuration
 
 
+Stored = Mapping[str, Any]
+"""The open files by the names of their tensors."""
+
+
 def load_mtp(model: PreTrainedModel) -> HeadFile:
     """Build the layer for `model` from the files that it was loaded from. Raises LoadError that says what is wrong."""
-    try:
-        with ExitStack() as opened, inference_mode(False), torch.no_grad():  # weights made in it could not be packed
-            return _Reader(model, _stored(model, opened)).layer()
-    except LoadError:
-        raise
-    except Exception as error:  # broken files raise errors of many types
-        raise LoadError(f"draft_model='mtp' cannot be used: {first_line(error)}") from error
+    with _stored(model) as stored, inference_mode(False), torch.no_grad():  # weights made in it could not be packed
+        return _Reader(model, stored).layer()
 
 
 def mtp_size(model: PreTrainedModel) -> int:
     """Number of weights of the layer in the model's files; 0 if there is none, or the files cannot be read."""
     try:
-        with ExitStack() as opened:
-            stored = _stored(model, opened)
+        with _stored(model) as stored:
             layout = _layout(stored, len(decoder_layers(model)))
-            return sum(
-                torch.Size(stored[name].get_slice(name).get_shape()).numel() for name in stored if layout.holds(name)
-            )
-    except Exception:
+            shapes = [stored[name].get_slice(name).get_shape() for name in stored if layout.holds(name)]
+            return sum(torch.Size(shape).numel() for shape in shapes)
+    except LoadError:
         return 0
 
 
-Stored = Mapping[str, Any]
-"""The open files by the names of their tensors."""
-
-
-def _stored(model: PreTrainedModel, opened: ExitStack) -> Stored:
-    """The tensors in the files that a model was loaded from."""
-    name, config = str(getattr(model, "name_or_path", "") or ""), model.config
-    if not name:
-        raise FileError("the model was not loaded from files, in which its layer would be; load it from its folder")
-    if os.path.isdir(name):
-        name = os.path.abspath(name)  # never one of the short names that `Pretrained` knows
-        check_folder(Path(name))
-    revision = getattr(config, "_commit_hash", None)
-    files = Pretrained(name, revision=revision, hub={"local_files_only": True})
-    stored: dict[str, Any] = {}
-    for each in weight_names(files.file):
-        if (path := files.file(each)) is not None:
-            held = opened.enter_context(open_weights(path))
-            stored |= dict.fromkeys(held.keys(), held)
-    if not stored:
-        raise FileError(f"{name!r}, from which the model was loaded, holds no safetensors (any more)")
-    return stored
+@contextmanager
+def _stored(model: PreTrainedModel) -> Iterator[Stored]:
+    """The tensors in the files that a model was loaded from. Every error while they are open becomes a LoadError."""
+    with load_errors(lambda error: f"draft_model='mtp' cannot be used: {first_line(error)}"), ExitStack() as opened:
+        name = str(getattr(model, "name_or_path", "") or "")
+        if not name:
+            raise FileError("the model was not loaded from files, in which its layer would be; load it from its folder")
+        if os.path.isdir(name):
+            name = os.path.abspath(name)  # never one of the short names that `Pretrained` knows
+            check_folder(Path(name))
+        revision = getattr(model.config, "_commit_hash", None)
+        files = Pretrained(name, revision=revision, hub={"local_files_only": True})
+        stored: dict[str, Any] = {}
+        for each in weight_names(files.file):
+            if (path := files.file(each)) is not None:
+                held = opened.enter_context(open_weights(path))
+                stored |= dict.fromkeys(held.keys(), held)
+        if not stored:
+            raise FileError(f"{name!r}, from which the model was loaded, holds no safetensors (any more)")
+        yield stored
 
 
 def _layout(stored: Stored, layers: int) -> MtpLayout:
