@@ -19,12 +19,15 @@ from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.predictors.base import MIN_TIME, RowContext, RunTime
+from copyspec.drafters.predictors.block_layers import BlockLayers
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureReader, LayerSizes
-from copyspec.drafters.predictors.head_files import FORMAT, HeadFile, load_heads
+from copyspec.drafters.predictors.head_files import FORMAT, load_heads
+from copyspec.drafters.predictors.head_folder import HeadFile
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor, weights_of
+from copyspec.drafters.predictors.published_heads import AUX_LAYERS, PublishedHeads
 from copyspec.engine.engine import Engine
-from copyspec.models.errors import LoadError
+from copyspec.models.errors import FileError, LoadError
 from copyspec.options import SamplingOptions, StaticOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
@@ -73,6 +76,17 @@ def random_heads(kind: str, *, vocabulary: torch.Tensor | None = None) -> HeadFi
         own = drawn(40, SIZE) if sizes.is_fused else None
         chosen = torch.arange(3, 83, 2) if sizes.is_fused else vocabulary
         return HeadFile(FeatureLayer(tensors, sizes, DEPTH, own), chosen, "random")
+    if kind == "dflash":
+        sizes = LayerSizes(SIZE, 24, 4, 2, 8, context=12)
+        whole = {"fc": drawn(SIZE, 2 * SIZE) * 0.3, "state_norm": torch.ones(SIZE), "norm": torch.ones(SIZE)}
+        matrices = {"q": (32, SIZE), "kv": (32, SIZE), "o": (SIZE, 32), "gate_up": (48, SIZE), "down": (SIZE, 24)}
+        norms = {"q_norm": 8, "k_norm": 8, "before_norm": SIZE, "after_norm": SIZE}
+        layers = [
+            {name: drawn(*shape) * 0.3 for name, shape in matrices.items()}
+            | {name: torch.ones(length) for name, length in norms.items()}
+            for _ in range(2)
+        ]
+        return HeadFile(BlockLayers(whole, layers, sizes, 5, 95, (1, LAST), [0, 7]), None, "random")
     blocks = [[{"weight": drawn(SIZE, SIZE), "bias": drawn(SIZE)}] for _ in range(DEPTH)]
     return HeadFile(ParallelHeads(blocks, [drawn(VOCAB_SIZE, SIZE) for _ in range(DEPTH)]), None, "random")
 
@@ -139,6 +153,8 @@ STATIC = StaticOptions(use="always", new_graph=CpuGraph)
         ("eagle", False, "mpt"),
         ("layers", True, "llama"),
         ("eagle-3", False, "deep"),
+        ("dflash", True, "llama"),
+        ("dflash", False, "mistral"),
     ],
 )
 def test_output_equals_plain_decoding(
@@ -398,6 +414,18 @@ def test_eagles_published_format(version: int, tmp_path: Path) -> None:
         save_file({key: each.detach().clone() for key, each in tensors.items()}, tmp_path / "model.safetensors")
         with pytest.raises(LoadError, match=r"model\.safetensors has a vocabulary that is not a list of different"):
             load_heads(tmp_path, model)
+
+
+def test_the_layers_that_eagle_3_reads(tmp_path: Path) -> None:
+    """Later files name them; the published ones are those of a model with six layers or more."""
+    reader = PublishedHeads(tmp_path, {"eagle_config": {AUX_LAYERS: [0, 1, 3]}}, torch.ones(96, SIZE), 4)
+    assert reader._aux_layers() == (0, 1, 3)
+    layer = random_heads("eagle-3").heads
+    assert isinstance(layer, FeatureLayer) and layer.reads(8) == (2, 4, 5)
+    assert replace(layer, layers=(0, 1, 3)).reads(8) == (0, 1, 3)
+    for wrong in ([0, 1], [0, 1, 4], "all"):
+        with pytest.raises(FileError, match=AUX_LAYERS):
+            PublishedHeads(tmp_path, {AUX_LAYERS: wrong}, torch.ones(96, SIZE), 4)._aux_layers()
 
 
 EAGLE_CONFIG = (
