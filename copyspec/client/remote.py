@@ -304,10 +304,10 @@ class Remote:
             return found
 
     def _is_mixed(self, source: str, content: str) -> bool:
-        """Whether the answer is nearer to another text that is or was under way."""
+        """Whether the answer is as near to another text that is or was under way, and has new words in common with it."""
         pairs, own = _pairs(content), _pairs(source)
         new, changed = pairs - own, len(own ^ pairs)
-        return any(not new.isdisjoint(other) and len(other ^ pairs) < changed for other in self._recent)
+        return any(not new.isdisjoint(other) and len(other ^ pairs) <= changed for other in self._recent)
 
     def _refused(self, error: RefusedError) -> NoAnswer:
         if error.code == "context_length_exceeded" or _LENGTH.search(str(error)):
