@@ -126,10 +126,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
     parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
-    parser.add_argument("--accuracy", default=".6,.7,.8", help="comma-separated, above 0, below 1 (default: %(default)s)")
+    parser.add_argument(
+        "--accuracy", default=".6,.7,.8", help="comma-separated, above 0, below 1 (default: %(default)s)"
+    )
     parser.add_argument("--nodes", type=row_count, default=32, help="maximum draft nodes per pass (default: 32)")
     parser.add_argument("--rows", type=row_count, default=None, help="maximum number of rows per set (default: all)")
-    parser.add_argument("--step-cost", type=float, default=0.05, help="of a head's step, in plain passes (default: .05)")
+    parser.add_argument(
+        "--step-cost", type=float, default=0.05, help="of a head's step, in plain passes (default: .05)"
+    )
     parser.add_argument("--json", default=None, help="write the figures to this file")
     options = parser.parse_args(arguments)
     try:
@@ -138,7 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         accuracies = [0.0]
     if not all(0.0 < accuracy < 1.0 for accuracy in accuracies):
         parser.error(f"--accuracy: {options.accuracy!r} is no list of shares between 0 and 1, such as .6,.8")
-    rows, tokenizer = choose_rows(read_transcripts(options.transcripts), options.rows), load_tokenizer(options.tokenizer)
+    rows = choose_rows(read_transcripts(options.transcripts), options.rows)
+    tokenizer = load_tokenizer(options.tokenizer)
     lines = []
     print(f"{'task':<18}{'accuracy':>9}{'rows':>6}{'tokens/pass':>13}{'steps/pass':>12}{'cost':>7}")
     for line in figures(rows, tokenizer, accuracies, options.nodes, options.step_cost):

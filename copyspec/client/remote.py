@@ -304,7 +304,7 @@ class Remote:
             return found
 
     def _is_mixed(self, source: str, content: str) -> bool:
-        """Whether the answer is as near to another text that is or was under way, and has new words in common with it."""
+        """Whether the answer is as near to another text that is or was under way, and shares new words with it."""
         pairs, own = _pairs(content), _pairs(source)
         new, changed = pairs - own, len(own ^ pairs)
         return any(not new.isdisjoint(other) and len(other ^ pairs) <= changed for other in self._recent)

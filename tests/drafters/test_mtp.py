@@ -17,10 +17,12 @@ from copyspec.drafters.predictors.heads import DraftHeads, weights_of
 from copyspec.drafters.predictors.mtp_files import load_mtp
 from copyspec.drafters.predictors.mtp_layer import MTP_ACCURACY, MtpLayer, MtpReader
 from copyspec.models.errors import LoadError
+from copyspec.options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.hooks.states import LAST
 from tests.drafters.test_heads import add_heads, rows, run
 from tests.helpers import mtp
+from tests.helpers.cpu_graph import CpuGraph
 from tests.helpers.models import random_ids, tiny
 
 
@@ -58,11 +60,20 @@ def test_each_familys_layout(name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(layer.head_inputs(leaf.feature), inputs, atol=1e-4, rtol=1e-3)
 
 
+STATIC = {"DeepSeek-V3", "GLM-4 MoE", "MiMo", "Ernie 4.5"}
+"""Families whose models have static passes: the others have states."""
+
+
+@pytest.mark.parametrize("static", [None, StaticOptions(use="always", new_graph=CpuGraph)], ids=["dynamic", "static"])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize(("name", "copies"), [(name, number % 2 == 0) for number, name in enumerate(mtp.FAMILIES)])
-def test_output_equals_plain_decoding(name: str, copies: bool, temperature: float, tmp_path: Path) -> None:
+def test_output_equals_plain_decoding(
+    name: str, copies: bool, temperature: float, static: StaticOptions | None, tmp_path: Path
+) -> None:
+    if static and name not in STATIC:
+        pytest.skip("no static passes")
     model = mtp.write(name, tmp_path)
-    target, requests = wrap(model), rows(temperature)
+    target, requests = wrap(model, static=static), rows(temperature)
     expected = [tokens for tokens, _ in run(target, requests)]
     heads = DraftHeads(load_mtp(model), model)
     for request in requests:
@@ -70,6 +81,7 @@ def test_output_equals_plain_decoding(name: str, copies: bool, temperature: floa
     drafted = run(target, requests)
     assert [tokens for tokens, _ in drafted] == expected
     assert sum(stats.num_draft_tokens_per_source.get("heads", 0) for _, stats in drafted) > 0
+    assert not static or "eager" not in {stats.runner for _, stats in drafted}
     assert weights_of(model)[0] is heads.bound.shared or heads.bound.shared.equal(weights_of(model)[0])
 
 

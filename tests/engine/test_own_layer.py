@@ -80,9 +80,11 @@ def test_a_broken_layer_stops_only_those_who_ask_for_it(tmp_path: Path, caplog: 
 
 
 def test_where_it_does_not_draft_unasked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where memory is short, and in static passes, which keep no states."""
-    static = copyspec.load(folder, device="cpu", static=StaticOptions(use="always"))
-    assert not heads(static.generate(PROMPTS, max_new_tokens=5))
+    """Where memory is short, and in compiled passes, which keep no states."""
+    for compiled in (False, True):
+        static = StaticOptions(use="always", compile=compiled, compiler="eager")
+        engine = copyspec.load(folder, device="cpu", static=static)
+        assert bool(heads(engine.generate(PROMPTS, max_new_tokens=5))) != compiled
     monkeypatch.setattr(draft_models, "available_memory", lambda: 1000)
     assert not heads(copyspec.load(folder, device="cpu").generate(PROMPTS, max_new_tokens=5))
 

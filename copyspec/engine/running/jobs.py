@@ -29,7 +29,6 @@ from copyspec.engine.results.logprobs import LogprobRecorder, TokenLogprob
 from copyspec.engine.results.recording import TraceRecorder, drafter_name
 from copyspec.engine.results.spans import CopiedOutput, NamedSource
 from copyspec.sources import Source, SourceKind
-from copyspec.targets.causal import CausalTarget
 from copyspec.targets.selftest.probes import ignores_zero_types
 from copyspec.text.codec import Codec, Encoded, Lead
 from copyspec.text.prompt_blocks import PromptBlock, prompt_blocks
@@ -441,7 +440,7 @@ class JobMaker:
         predictors: list[MakePredictor] = []
         if options.draft_models:
             predictors += self._drafting.predictors(options.draft_models)
-        elif options.finds_drafter and isinstance(self._target, CausalTarget):  # static passes keep no states
+        elif options.finds_drafter and self._target.keeps_states:
             found = self._drafting.unasked
             predictors += self._drafting.find_unasked() if found is None else found
         if options.datastores:

@@ -82,6 +82,10 @@ class StaticTarget:
         return self.inner.supports_trees
 
     @property
+    def keeps_states(self) -> bool:
+        return self.inner.keeps_states and not self.options.compile
+
+    @property
     def device(self) -> torch.device:
         return self.inner.device
 
