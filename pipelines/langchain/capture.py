@@ -83,7 +83,7 @@ class ReferenceCapture(BaseCallbackHandler):
             dropped = noted.dropped - noted.written
             events = noted.events[::-1]
         shown = [[document for document in event if key_of(document) not in dropped] for event in events]
-        hidden = [Dropped.of(it) for event in events for it in event if key_of(it) in dropped]
+        hidden: list[Document] = [Dropped.of(it) for event in events for it in event if key_of(it) in dropped]
         return [*shown, hidden]
 
     def watched(self, run: UUID | None, pieces: Iterator[_Piece]) -> Iterator[_Piece]:

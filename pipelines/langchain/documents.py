@@ -29,8 +29,8 @@ class Dropped(Document):
     @classmethod
     def of(cls, document: object) -> Dropped:
         if isinstance(document, Document):
-            return cls(document.page_content, id=document.id, metadata=document.metadata)
-        return cls(text_of(document) or "")
+            return cls(page_content=document.page_content, id=document.id, metadata=document.metadata)
+        return cls(page_content=text_of(document) or "")
 
 
 class Private:
