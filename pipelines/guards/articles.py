@@ -8,6 +8,7 @@ from collections.abc import Callable
 ARTICLES = frozenset({"a", "an"})
 
 _NEXT = re.compile(r"\s*[\"'“‘(*_]*([A-Za-z0-9][\w.'’-]*)")
+_MACRO = re.compile(r":\S")  # "link:page[text]", "https://": what is read may be something else
 _LETTER = re.compile(r"[A-Za-z](?:[-\d.]|\Z)")  # S3, U-turn, X
 _NUMBER = re.compile(r"\d")
 _SOUNDS_VOWEL = re.compile(r"8|(?:11|18)(?!\d)|(?:11|18)(?:,?\d{3})(?!\d)")
@@ -20,9 +21,9 @@ _VOWELS, _VOWEL_LETTERS = frozenset("aeiou"), frozenset("aefhilmnorsx")
 
 
 def article_of(following: str, is_word: Callable[[str], bool]) -> str | None:
-    """The article before what follows; None if either may be right (abbreviations, unknown words), or if no word
-    follows."""
-    if not (found := _NEXT.match(following)):
+    """The article before what follows; None if either may be right (abbreviations, unknown words, markup), or if no
+    word follows."""
+    if not (found := _NEXT.match(following)) or _MACRO.match(following, found.end()):
         return None
     word = found[1]
     if _NUMBER.match(word):

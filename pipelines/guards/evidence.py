@@ -21,7 +21,7 @@ from .misspellings import is_near_word
 from .openings import Openings
 from .quoted_mistakes import is_quoted
 from .sentencehood import END, is_terse
-from .set_phrases import lost_phrase
+from .set_phrases import lost_phrase, made_preposition
 from .varieties import are_varieties
 from .vocabulary import is_english, spelt
 from .wording import Wording, is_grammar
@@ -100,6 +100,8 @@ class Evidence:
             is_small = word.islower() and len(word) > 1 and not is_grammar(word)
             if is_small and word.capitalize() in has - had and facts.is_marked(word):
                 yield f"{word!r} is a name in code or markup"
+        if phrase := made_preposition(self._text, start, wording.becomes):
+            yield f"{phrase!r} is made of a noun that may stand for itself"
         if phrase := lost_phrase(self._text, start, end, wording.becomes):
             yield f"{phrase!r} is a set phrase"
         if is_quoted(self._text, start, end, wording.becomes):
@@ -117,6 +119,8 @@ class Evidence:
                     yield f"{word!r} may be an abbreviation"
                 elif facts.is_document and all(map(partial(_is_other, word), wording.new)):
                     yield f"{word!r} is too far from it for a slip"
+                elif all(map(partial(_has_first, word), wording.new)):
+                    yield f"{word!r} may be a name: a letter before a word, as in names of programs"
                 elif is_compound(word) and all(distance(plain(word), plain(new)) > SLIPS for new in wording.new):
                     yield f"{word!r} is made of known words"
                 elif (
@@ -261,6 +265,12 @@ def _is_other(word: str, new: str) -> bool:
     a, b = plain(word), plain(new)
     is_cut = len(a) > len(b) + 1 and (a.startswith(b) or a.endswith(b))
     return is_cut or (distance(a, b) > SLIPS and _is_far(word, new))
+
+
+def _has_first(word: str, new: str) -> bool:
+    """Whether a word is another one with a letter before it ("cspell"), which slips of the fingers seldom are. Function
+    words make no such names."""
+    return len(new) > SHORT and not is_grammar(new) and plain(word)[1:] == plain(new)
 
 
 def _is_adjective(word: str) -> bool:

@@ -1,4 +1,5 @@
-"""Set phrases of Latin, French and Italian that English texts use: their words are no misspellings of English ones."""
+"""Set phrases: those of Latin, French and Italian, whose words are no misspellings of English ones, and prepositions of
+several words, which models know too well."""
 
 from __future__ import annotations
 
@@ -47,6 +48,11 @@ def _alternatives() -> str:
 
 
 _SET = re.compile(rf"(?<!\w)(?:{_alternatives()})(?!\w)", re.IGNORECASE)
+_NOUN = re.compile(
+    r"(?<![\w'’-])(at|by|for|in|on|with) (?:cases?|costs?|directions?|fields?|forms?|groups?|light|lines?|means|names?|"
+    r"parts?|places?|positions?|processes|ranges?|sorts|spaces?|states?|terms|top|types|values|views?)\s+\Z",
+    re.IGNORECASE,
+)
 _LONGEST = 40  # characters of a phrase, with a line's end and its indentation
 
 
@@ -55,6 +61,14 @@ def lost_phrase(text: str, start: int, end: int, becomes: str) -> str | None:
     first, last = max(0, start - _LONGEST), min(len(text), end + _LONGEST)
     after = {*map(_plain, _SET.findall(f"{text[first:start]}{becomes}{text[end:last]}"))}
     return next((each for each in _SET.findall(text, first, last) if _plain(each) not in after), None)
+
+
+def made_preposition(text: str, start: int, becomes: str) -> str | None:
+    """Return the preposition of several words that a text gets ("in terms of") if a preposition which stands twice
+    becomes "of" behind a noun that may stand for itself: "in terms in notations"."""
+    before = _NOUN.search(text, max(0, start - _LONGEST), start)
+    twice = before and re.match(rf"{before[1]}(?!\w)", text[start:], re.IGNORECASE)
+    return f"{before[0].strip()} of" if before and twice and becomes == "of" else None
 
 
 def _plain(phrase: str) -> str:

@@ -37,6 +37,7 @@ _UNIT = (  # none is an English word, which a correction may change: "5 apple", 
 )
 _SPACE = r"[ \u00a0\u202f]"
 _YEAR = rf"(?<=\b(?:18|19|20)\d\d{_SPACE})"
+_LITERAL = r"=[ \t]?(?:\"[^\"\n]{1,2000}\"|'[^'\n]{1,2000}')"
 _APART = (  # no unit follows in "2019 A man", "5 T. Cook", "2019 J Smith", "2 T-shirts", "2012 TV shows"
     rf"(?:{_SPACE}|-)(?!A [a-z]|[A-Z](?:\.\s?[A-Z]|-[a-z])|[Tt][ -]shirt|TV\b|{_YEAR}[A-Z]\s[A-Z][a-z])"
 )
@@ -53,7 +54,8 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {
         rf"|(?<!\w)--[a-z][\w-]+|(?<!\S)-[A-Za-z](?=\s|\Z)|(?<![\w-])[\w-]+\.(?:{_FILES})\b"
         r"|(?<!\w)~?/[\w./-]+|(?<![\w./-])(?=[\w./~-]*(?:[\d_~]|\.\w|\./))[\w.-]+(?:/[\w.~-]*[\w~-]){2,}/?"
         r"|\b[A-Za-z]:\\\S+|\\[A-Za-z]+\*?|\\[^\w\s]|\$[^$\n]{1,80}\$"  # paths, TeX
-        r"|(?<!\w)\w{0,60}[\^=|\\]+\w*"  # signs of formulas and programs, with what sticks to them
+        # signs of formulas and programs, with what sticks to them, and texts that are assigned
+        rf"|(?<!\w)\w{{0,60}}(?:{_LITERAL}|[\^=|\\]+\w*)|{_LITERAL}"
         r"|\b\w{40,}"  # keys and other data: no word is as long
     ),
 }

@@ -32,7 +32,7 @@ def groups(text: str, changes: Sequence[Edit]) -> list[list[int]]:
         for one in range(max(0, two - _FAR), two):
             between = text[changes[one].end : change.start]
             pair = wordings[one], wordings[two]
-            belong = _is_move(*pair) or _agree(*pair, between) or _divide(*pair, between)
+            belong = _is_move(*pair) or any(need(*pair, between) for need in (_agree, _divide, _governs))
             if group[one] is not group[two] and belong:
                 joined = group[one]
                 joined += group[two]
@@ -62,6 +62,12 @@ def _divide(one: Wording, two: Wording, between: str) -> bool:
         return False
     gone, new = ("".join([*a, *b]).casefold() for a, b in ((one.gone, two.gone), (one.new, two.new)))
     return gone == new != ""
+
+
+def _governs(one: Wording, two: Wording, between: str) -> bool:
+    """Whether a word changes its number right behind a function word that becomes another one."""
+    words = (*one.gone, *one.new)
+    return not between.strip() and len(words) == 2 and all(map(is_grammar, words)) and _is_number(two)
 
 
 def _is_number(wording: Wording) -> bool:

@@ -417,3 +417,52 @@ def test_paragraphs_with_tracked_changes_are_of_the_document() -> None:
         second = DocumentWords([Part(text, tuple(segments[:left]), tuple(refused))])
         assert (second.care, second.is_document) == (first.care, first.is_document)
         assert second.count("Isle7") == 1
+
+
+MARKED_UP = [
+    "link:https://x.y/z[issue on it]",
+    "https://x.y/z[issue on it]",
+    "xref:low.adoc[issue]",
+    "mailto:a@b.c[issue]",
+    "image:low.png[icon]",
+    "menu:File[open]",
+]
+
+
+@pytest.mark.parametrize("macro", MARKED_UP)
+@pytest.mark.parametrize(("was", "becomes"), [("an", "a"), ("a", "an")])
+def test_what_a_macro_shows_decides_the_article(macro: str, was: str, becomes: str, tmp_path: Path) -> None:
+    path, text = tmp_path / "page.adoc", f"Please see {was} {macro} for them.\n"
+    path.write_text(text)
+    corrector = FunctionCorrector(lambda shown: shown.replace(f" {was} ", f" {becomes} "))
+    (report,) = correct_files(Runner(corrector), [path], FileOptions(in_place=True))
+    assert report.error is None and path.read_text() == text
+
+
+def test_a_letter_before_a_word_makes_the_name_of_a_program() -> None:
+    for letter in "cghpz":
+        for word in ("spell", "grep", "probe", "mount", "walker"):
+            name = letter + word
+            if letter != word[0] and not is_english(name):
+                assert corrected(f"It has {name} in it.", {name: word}) == f"It has {name} in it."
+    for slip, word in (("sspell", "spell"), ("dfrom", "from")):
+        assert corrected(f"It came {slip} here.", {slip: word}) == f"It came {word} here."
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+@pytest.mark.parametrize("sign", ["=", " = ", "= "])
+@pytest.mark.parametrize("name", ["ZEN", "a_b", "self.title", "x"])
+def test_texts_that_are_assigned_stay(quote: str, sign: str, name: str) -> None:
+    text = f"{name}{sign}{quote}they was here, youre told{quote}"
+    assert corrected(text, {"was": "were", "youre": "you're"}) == text
+    assert corrected(f"They was here: {text}", {"They was": "They were"}) == f"They were here: {text}"
+
+
+@pytest.mark.parametrize("preposition", ["in", "by", "with", "on"])
+@pytest.mark.parametrize("noun", ["terms", "cases", "types", "values"])
+def test_nouns_that_stand_for_themselves_make_no_preposition(preposition: str, noun: str) -> None:
+    text = f"The rules {preposition} {noun} {preposition} notations are new."
+    was, becomes = f"{noun} {preposition} notations", f"{noun} of notation"
+    assert corrected(text, {was: becomes}) == text, "nor does the noun behind it change alone"
+    assert corrected("It is in front in the house.", {"front in": "front of"}) == "It is in front of the house."
+    assert corrected(f"It is good in {noun} to it.", {f"{noun} to": f"{noun} of"}) == f"It is good in {noun} of it."
