@@ -99,8 +99,8 @@ def read_documents(
     folders in folders are left out.
 
     `field`: the key of the text in the objects of .jsonl files. `readers`: for further suffixes
-    (`copyspec.pipelines.DOCUMENT_READERS`: PDF, Word, PowerPoint, EPUB, HTML, notebooks). `on_error`: called with a file that
-    cannot be read and the error, and the file is skipped, or its line if it is a .jsonl file; without it, ValueError
+    (`copyspec.pipelines.DOCUMENT_READERS`: PDF, Word, PowerPoint, EPUB, HTML, .ipynb). `on_error`: called with a file
+    that cannot be read and the error, and the file is skipped, or the line of a .jsonl file; without it, ValueError
     names file and line. `on_other`: called with each file in a folder that is of another kind. `known`: stamps
     by file name (`Corpora.stamps`); unchanged files are skipped, and their names passed to `on_unchanged`. `on_read`:
     called with name and stamp of each file that was read, also of one without a text.
