@@ -112,8 +112,8 @@ def read_documents(
         if path.is_dir():
             files = [each for each in path.rglob("*") if not _is_hidden(each, path) and _may_be_file(each)]
             found = sorted(each for each in files if each.suffix.lower() in endings)
-            for file in files if on_other is not None else ():
-                if file.suffix.lower() not in endings:
+            for file in files:
+                if on_other is not None and file.suffix.lower() not in endings:
                     on_other(file)
             if not found and not any(Path(file).is_relative_to(path) for file in known or ()):
                 raise ValueError(f"folder {str(path)!r} holds no file with one of the endings {', '.join(endings)}")
