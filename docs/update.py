@@ -213,7 +213,15 @@ def node_prices() -> str:
     return "\n".join(lines)
 
 
+def sampled() -> str:
+    """Return the table of docs/benchmarks.md: figures on the sample of the repository."""
+    from benchmarks.figures import table
+
+    return table()
+
+
 PARTS = (
+    ("docs/benchmarks.md", "sample", sampled),
     ("docs/concepts.md", "node-prices", node_prices),
     ("docs/survey.md", "spec-bench", surveyed),
     ("docs/cli.md", "help", help_texts),
