@@ -84,7 +84,7 @@ def measured() -> str:
     for path in sorted(RESULTS.glob("gec-files*.json")):
         rows += _file_rows(json.loads(path.read_text(encoding="utf-8")))
     head = [
-        "| model, text | precision | tokens per pass | by copying: over plain "
+        "| model, text | precision | tokens per pass | by drafts: over plain "
         "| by faster layers: plain over `generate` | both: over `generate` | over prompt lookup | equal |",
         "|---|---|--:|--:|--:|--:|--:|---|",
     ]
