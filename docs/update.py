@@ -180,8 +180,9 @@ def between(text: str, name: str, content: str) -> str:
 
 def replayed() -> Iterator[tuple[str, str, Callable[[], str]]]:
     """Yield the tables of the replay, made from its committed figures, if any."""
-    from benchmarks.replay import markdown_tables
+    from benchmarks.replay import markdown_tables, other_tables
 
+    yield from (("docs/replay.md", name, make) for name, make in other_tables.PARTS)
     report = markdown_tables.read()
     if report is not None:
         for name, make in markdown_tables.PARTS:

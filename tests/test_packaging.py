@@ -112,7 +112,7 @@ def test_the_wheel_holds_all_packages_and_the_default_model(wheel: Path) -> None
     assert {"copyspec/py.typed", "copyspec/drafters/predictors/english.npz"} <= names
     lists = {f"copyspec/pipelines/guards/english_{kind}.txt.gz" for kind in ("words", "rare")}
     assert lists | {"copyspec/pipelines/guards/english_words.LICENSE"} <= names
-    assert not [name for name in names if name.endswith(".pyi")]
+    assert not [name for name in names if name.endswith((".pyi", ".c", ".h"))]
     top = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert top == {"copyspec"}, "generic top-level names would collide with users' own"
     assert [name for name in names if name.endswith("licenses/LICENSE")]
