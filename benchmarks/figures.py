@@ -1,8 +1,8 @@
 """Runs the commands of the documentation's tables on the sample of recorded outputs: ``python -m benchmarks.figures``.
 
 Each command runs as the docs name it, with less of everything; its figures are printed beside those of
-benchmarks/results/sample.json, from which the docs' sample columns are made. The exit status is 1 if one differs. Where a
-model runs, drafts are as long as measured costs allow, so that only equality of outputs is compared, not tokens per
+benchmarks/results/sample.json, from which the docs' sample columns are made. The exit status is 1 if one differs. Where
+a model runs, drafts are as long as measured costs allow, so that only equality of outputs is compared, not tokens per
 pass; times never are. ``--write`` stores the figures, ``--only NAME...`` runs some commands.
 """
 
@@ -158,7 +158,12 @@ FIGURES = (
         ),
         replayed,
     ),
-    Figure("forms of prompts", "replay.md#from-the-prompt-alone", (f"benchmarks.replay.forms --rows 10 {JSON}",), forms),
+    Figure(
+        "forms of prompts",
+        "replay.md#from-the-prompt-alone",
+        (f"benchmarks.replay.forms --rows 10 {JSON}",),
+        forms,
+    ),
     Figure(
         "never slower",
         "benchmarks.md#never-slower",
@@ -232,7 +237,8 @@ def table() -> str:
     lines = ["| figures of | command on the sample | finds |", "|---|---|---|"]
     for figure in FIGURES:
         commands = "<br>".join(f"`python -m {command.replace(f' {JSON}', '')}`" for command in figure.commands)
-        lines.append(f"| [{figure.name}]({figure.page}) | {commands} | {_summary(compared(figure, stored[figure.name]))} |")
+        finds = _summary(compared(figure, stored[figure.name]))
+        lines.append(f"| [{figure.name}]({figure.page}) | {commands} | {finds} |")
     return "\n".join(lines)
 
 

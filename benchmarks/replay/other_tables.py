@@ -1,4 +1,4 @@
-"""Formats the tables of docs/replay.md about the prompt alone and about whole files, each beside the sample's figures."""
+"""Formats the tables of docs/replay.md about the prompt alone and about whole files, beside figures on the sample."""
 
 from __future__ import annotations
 
