@@ -277,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stored[figure.name] = found
     print(f"\n{time.perf_counter() - begun:.0f} s, {wrong or 'nothing'} other than in the docs")
     if given.write:
-        write_json(RESULTS, stored)
+        write_json(RESULTS, {figure.name: stored[figure.name] for figure in FIGURES if figure.name in stored})
     return int(wrong > 0)
 
 

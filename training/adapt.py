@@ -242,11 +242,6 @@ def adapt(data: Path, base: Path, out: Path, plan: AdaptPlan, deadline: float) -
         optimizer.zero_grad()
         meter.add(ids.numel(), mean.item())
         stop = schedule.done(step)
-        if step % 10 == 0 or stop:
-            row = {"step": step, "progress": round(schedule.progress, 4), **meter.read()}
-            if step % _TRIAL_EVERY == 0 or stop:
-                row |= _held_out(llama, adapter, plan, held_out)
-            append_log(out, row)
         if stop or time.time() - saved > plan.save_seconds:
             state = {
                 "step": step, "progress": schedule.progress, "pool": pool, "index": index + 1,
@@ -256,6 +251,11 @@ def adapt(data: Path, base: Path, out: Path, plan: AdaptPlan, deadline: float) -
             with replacing(out / "checkpoint.pt") as file:
                 torch.save(state, file)
             saved = time.time()
+        if step % 10 == 0 or stop:
+            row = {"step": step, "progress": round(schedule.progress, 4), **meter.read()}
+            if step % _TRIAL_EVERY == 0 or (stop and step > _TRIAL_EVERY):  # it takes minutes: not in runs of few
+                row |= _held_out(llama, adapter, plan, held_out)
+            append_log(out, row)
         if stop:
             return
 
