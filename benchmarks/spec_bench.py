@@ -1,6 +1,6 @@
 """Measures the methods of docs/survey.md on Spec-Bench's six groups of tasks (Xia et al. 2024, arXiv 2401.07851).
 
-python -m benchmarks.spec_bench shared/data/transcripts --heads FOLDER --json spec-bench.json
+python -m benchmarks.spec_bench --heads FOLDER --json spec-bench.json
 python -m benchmarks.spec_bench --report spec-bench.json
 
 The prompts are those of the recorded transcripts; the outputs are the model's own, decoded greedily. The methods run in
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ import copyspec
 from benchmarks.real.cases import Case, case_of
 from benchmarks.transcripts import Transcript, read_transcripts
 from copyspec import literature
+from kit import places
 from kit.reporting import INPUTS, command_line, conditions, resumed, write_json
 
 GROUPS: dict[str, tuple[str, str]] = {
@@ -94,6 +96,8 @@ def read_prompts(folder: Path, engine: copyspec.Engine, per_group: int, most: in
     """Read prompts of each group: one per question, of at most `most` tokens."""
     found: dict[str, list[Case]] = {}
     for group, (file, named) in GROUPS.items():
+        if not (folder / f"{file}.jsonl.gz").is_file():
+            continue
         rows: list[Transcript] = [row for row in read_transcripts([folder / f"{file}.jsonl.gz"]) if named in row.set]
         rows.sort(key=lambda row: row.group)  # groups are hashes, so that this order is arbitrary but reproducible
         cases, seen = list[Case](), set[str]()
@@ -180,7 +184,7 @@ def _ratio(prompts: Sequence[Mapping[str, Any]], name: str, base: str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("transcripts", nargs="?", type=Path, help="folder of .jsonl.gz files")
+    places.add_transcripts_folder(parser)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--heads", help="folder written by training.heads")
@@ -204,8 +208,6 @@ def main() -> int:
             parser.error(f"--report: there is no file {str(given.report)!r}; a run with --json writes it")
         print(table(json.loads(given.report.read_text(encoding="utf-8"))))
         return 0
-    if given.transcripts is None:
-        parser.error(f"give the folder of the transcripts, or --report; {INPUTS}")
     folders = {
         "heads": given.heads, "parallel heads": given.parallel, "eagle": given.features, "student": given.student,
     }  # fmt: skip
@@ -214,8 +216,11 @@ def main() -> int:
         if name not in chosen:
             parser.error(f"--methods: no method {name!r}, or no folder for it; there are {', '.join(chosen)}")
     files = dict.fromkeys(f"{file}.jsonl.gz" for file, _ in GROUPS.values())
-    if missing := [file for file in files if not (given.transcripts / file).is_file()]:
+    missing = [file for file in files if not (given.transcripts / file).is_file()]
+    if len(missing) == len(files):
         parser.error(f"there is no {', '.join(missing)} in {str(given.transcripts)!r}; {INPUTS}")
+    if missing:
+        print(f"without the groups of {', '.join(missing)}, which {given.transcripts} lacks", file=sys.stderr)
     chosen = {name: options for name, options in chosen.items() if not given.methods or name in given.methods}
     torch.set_num_threads(given.threads)
     names = ("model", "dtype", "max_new_tokens", "max_prompt", "threads")
