@@ -27,15 +27,22 @@ class HfPromptLookup:
     It searches the prompt and the output, and drops its draft at an end of sequence.
     """
 
-    def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        references: Sequence[Sequence[int]],
+        eos: int,
+        largest: int = LOOKUP_NGRAM,
+        length: int = LOOKUP_TOKENS,
+    ) -> None:
         import torch  # imported here, since the other methods need neither and they take seconds to load
         from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
         self.torch = torch
         self.generator = PromptLookupCandidateGenerator(
             eos_token_id=torch.tensor([eos]),
-            num_output_tokens=LOOKUP_TOKENS,
-            max_matching_ngram_size=LOOKUP_NGRAM,
+            num_output_tokens=length,
+            max_matching_ngram_size=largest,
             max_length=NO_LIMIT,
         )
         self.ids = torch.empty(1, 2 * len(prompt) + 64, dtype=torch.long)
