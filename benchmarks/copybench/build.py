@@ -132,6 +132,7 @@ def unpacked(folder: Path, package: Package) -> Path:
             sdist.extractall(part, inside, filter="data")
         for held in list((part / package.stem).iterdir()):
             held.rename(part / held.name)
+        (part / package.stem).rmdir()
     os.replace(part, into)
     return into
 
@@ -162,7 +163,8 @@ def _arctic(folder: Path) -> None:
     python = f"-I{sysconfig.get_paths()['include']}"
     target = package / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
     files = (csrc / "bindings.cc", csrc / "suffix_tree.cc", tools / "src" / "nb_combined.cpp")
-    _run("g++", *FLAGS, "-DNDEBUG", "-fvisibility=hidden", "-fno-strict-aliasing", *headers, python, *files, "-o", target)
+    flags = (*FLAGS, "-DNDEBUG", "-fvisibility=hidden", "-fno-strict-aliasing")
+    _run("g++", *flags, *headers, python, *files, "-o", target)
 
 
 def _sglang(folder: Path) -> None:

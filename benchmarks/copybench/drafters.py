@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks.copybench.build import LLMA, SAM, SGLANG, VLLM
 from benchmarks.copybench.sglang_corpus import corpus_class
-from benchmarks.replay.methods import chain
 from copyspec.budget import Budget
+from copyspec.literature.copies import chain
 from copyspec.tree import EMPTY, DraftTree
 
 LONGEST = 32_768

@@ -23,7 +23,7 @@ Make = Callable[..., Drafter]
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One method. Its best setting at a budget is the one of `grid` with the most tokens per call on the even groups."""
+    """One method. Its best setting at a budget is the one of `grid` with the most tokens per call on even groups."""
 
     code: str  # whose code runs
     make: Make
@@ -113,12 +113,8 @@ PEERS: dict[str, Peer] = {
         shipped=MAP,
         grid=MAPS,
     ),
-    "llama.cpp map-k": Peer(
-        "llama.cpp, ngram-map-k", partial(_llama, "ngram-map-k"), shipped=MAP, grid=MAPS
-    ),
-    "llama.cpp map-k4v": Peer(
-        "llama.cpp, ngram-map-k4v", partial(_llama, "ngram-map-k4v"), shipped=MAP, grid=MAPS
-    ),
+    "llama.cpp map-k": Peer("llama.cpp, ngram-map-k", partial(_llama, "ngram-map-k"), shipped=MAP, grid=MAPS),
+    "llama.cpp map-k4v": Peer("llama.cpp, ngram-map-k4v", partial(_llama, "ngram-map-k4v"), shipped=MAP, grid=MAPS),
     "llama.cpp mod": Peer(
         "llama.cpp, ngram-mod",
         partial(_llama, "ngram-mod"),

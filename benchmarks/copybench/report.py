@@ -66,8 +66,8 @@ def methods_table(report: Mapping[str, Any]) -> str:
     limits = budgets(report)
     grids = {nodes: of_budget(report, nodes) for nodes in limits}
     most = limits[-1]
-    head = ["method", "drafts", *(f"{nodes} nodes" for nodes in limits), f"nodes used of {most}", "us a draft", "KB a row"]
-    head += [f"setting at {most}, shipped", "drafts checked"]
+    head = ["method", "drafts", *(f"{nodes} nodes" for nodes in limits), f"nodes used of {most}"]
+    head += ["us a draft", "KB a row", f"setting at {most}, shipped", "drafts checked"]
     rows = []
     for name in [TOLD, *report["methods"]]:
         each = report["methods"].get(name, {"trees": True, "best": {}, "shipped": {}, "check": {}, "kilobytes": None})
@@ -127,7 +127,7 @@ def _kinds(grid: Grid, name: str) -> list[str]:
 
 
 def _setting(setting: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in setting.items())
+    return ", ".join(f"{name} {value}".removesuffix(".0") for name, value in setting.items())
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

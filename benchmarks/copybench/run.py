@@ -30,7 +30,15 @@ from benchmarks.copybench.peers import CHAIN, NOT_RUN, OWN, PEERS, TOLD, Peer, o
 from benchmarks.replay.chart import need_matplotlib
 from benchmarks.replay.figures import Figures
 from benchmarks.replay.run import Tally, copyspec_drafter, node_counts, replay, row_count
-from benchmarks.transcripts import TokenRow, Transcript, choose_rows, end_token, load_tokenizer, read_transcripts, tokenise
+from benchmarks.transcripts import (
+    TokenRow,
+    Transcript,
+    choose_rows,
+    end_token,
+    load_tokenizer,
+    read_transcripts,
+    tokenise,
+)
 from copyspec.budget import Budget
 from kit.reporting import command_line, quantile, ratio, resident, surroundings, write_json
 
@@ -67,8 +75,8 @@ def search(peer: Peer, folder: Path, sets: Sets, nodes: int) -> list[tuple[float
 
 
 def memory(peer: Peer, folder: Path, rows: Sequence[TokenRow], nodes: int, setting: Mapping[str, Any]) -> float:
-    """Kilobytes that the drafter of one row holds at the end of its output, what all rows share not counted: the mean of
-    some long rows that are held together. For a process of its own, since memory that others freed would be reused."""
+    """Kilobytes that the drafter of one row holds at the end of its output, without what all rows share: the mean of
+    long rows that are held together. For a process of its own, since memory that others freed would be reused."""
     use(folder)
     tally(peer, folder, rows[:1], nodes, setting)
     before, held = resident(), []
@@ -153,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokenizer", help="tokenizer.json, gzip allowed")
     parser.add_argument("--peers", type=Path, help="folder that --build-peers filled")
     parser.add_argument("--build-peers", type=Path, metavar="FOLDER", help="fetch and compile the peers' code, and end")
-    parser.add_argument("--nodes", type=node_counts, default=[8, 32], help="most draft nodes of a call: several budgets")
+    parser.add_argument("--nodes", type=node_counts, default=[8, 32], help="most draft nodes of a call: 8,32")
     parser.add_argument("--rows", type=row_count, default=100, help="rows of each set that are measured (default: 100)")
     parser.add_argument("--search-rows", type=row_count, default=12, help="rows of each set to choose settings on")
     parser.add_argument("--json", type=Path, help="write the report to this file")

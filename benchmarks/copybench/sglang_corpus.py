@@ -18,8 +18,8 @@ def _pointer(tokens: NDArray[np.int32]) -> Any:
 
 
 def corpus_class(file: Path) -> type[Any]:
-    """Return the class that `sglang.kernels.ops.speculative.ngram_corpus.get_ngram_corpus_cls()` returns, of the library
-    that `build` compiled."""
+    """Return the class that `sglang.kernels.ops.speculative.ngram_corpus.get_ngram_corpus_cls()` returns, of the
+    library that `build` compiled."""
     library = ctypes.CDLL(str(file))
     library.corpus_new.restype = ctypes.c_void_p
     library.corpus_new.argtypes = [ctypes.c_int64] * 8

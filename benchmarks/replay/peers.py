@@ -19,6 +19,7 @@ ARCTIC_DEPTH, ARCTIC_FACTOR, ARCTIC_LEAST = 64, 4.0, 0.1
 """The best on the recorded outputs: draft tokens per matched one, and the least probability of a path."""
 
 SGLANG_DEPTH, SGLANG_BREADTH = 18, 10  # SGLang's defaults
+SGLANG_CAPACITY = 100_000  # nodes of a trie, whose default of a million is for all rows of a server
 SGLANG_CORPUS_SHARE = 0.75  # share of the nodes for the prompt's automaton; better than 0.25, 0.5 and 1
 
 ARCTIC, SGLANG = "arctic_inference.suffix_decoding", "sglang.srt.speculative.cpp_ngram.ngram_corpus"
@@ -117,7 +118,7 @@ class SGLang:
         self.nodes = nodes + 1
         self.corpus = self.module.NgramCorpus(
             max_trie_depth=SGLANG_DEPTH, max_bfs_breadth=self.breadth, draft_token_num=self.nodes,
-            external_sam_budget=round(self.share * nodes), match_type=self.match,
+            external_sam_budget=round(self.share * nodes), match_type=self.match, capacity=SGLANG_CAPACITY,
         )  # fmt: skip
         count = self.corpus.load_external_corpus_named("prompt", [self.prompt])
         self.corpus.commit_external_corpus_load("prompt", count)
