@@ -159,6 +159,11 @@ def chosen_prompts(
     return {group: cases for group, cases in found.items() if cases}
 
 
+def read_prompts(folder: Path, engine: copyspec.Engine, per_group: int, most: int) -> dict[str, list[Case]]:
+    """Read the prompts of a folder of transcripts, as `chosen_prompts` chooses them."""
+    return chosen_prompts(read_recorded(folder), engine, per_group, most)
+
+
 def run(engine: copyspec.Engine, case: Case, options: Mapping[str, Any], tokens: int) -> dict[str, Any]:
     """Run one method on one prompt, and return its entry in the report."""
     references = case.references if options.get("drafter") != "none" else None

@@ -82,7 +82,7 @@ def generated(
     from benchmarks.speed.models import Replay, load_model
 
     vocabulary = 1 + max(max(max(row.prompt), max(row.output)) for row in rows)
-    model = load_model("shape:tiny-llama", "cpu", torch.float32, vocab_size=vocabulary).model
+    model: Any = load_model("shape:tiny-llama", "cpu", torch.float32, vocab_size=vocabulary).model
     replayed, plain = Replay(model), Generator.get_candidates
     try:
         for row in rows:
