@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from benchmarks.quality.official import by_m2, gold_m2, running, scores, split, table, tokens_of
 
-WORDS = st.sampled_from(['I', 'do', "n't", 'it', "'s", 'know', '(', ')', ',', '.', '?', 'U.S.', '3.5', 'well-known', '"', '%'])
+WORDS = st.sampled_from(
+    ["I", "do", "n't", "it", "'s", "know", "(", ")", ",", ".", "?", "U.S.", "3.5", "well-known", '"', "%"]
+)
 
 
 @pytest.mark.parametrize(
