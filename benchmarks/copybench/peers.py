@@ -137,7 +137,8 @@ PEERS: dict[str, Peer] = {
 """Peers by name, in the order of the tables."""
 
 NOT_RUN = {
-    "TensorRT-LLM (n-gram, suffix automaton)": "its library loads only beside CUDA; nothing is rewritten here",
+    "TensorRT-LLM": "its suffix automaton (headers that compile without CUDA, too) is not yet among what is fetched; "
+    "its rule is SAM-Decoding's, the longest suffix that occurs earlier",
     "AdaPLD": "ranks matches by the model's own probabilities, of which recorded outputs have none",
     "PLD+": "ranks matches by the model's hidden states and attention, of which recorded outputs have none",
     "LogitSpec": "retrieves by the tokens that the model's last logits rank highest",
