@@ -221,6 +221,7 @@ class _Target:
     order."""
 
     supports_trees = supports_drafts = True
+    keeps_states = False
     is_encoder_decoder = False
     max_length = encoder_length = None
     device = torch.device("cpu")

@@ -58,7 +58,7 @@ def generate(
     max_draft_nodes: Annotated[int | None, _drafts("Maximum draft tokens per pass; 0: decode plainly.")] = None,
     draft_model: Annotated[
         list[str] | None,
-        _drafts("A smaller model that drafts as well: hub id, folder, layers:N or heads:FOLDER. Repeatable."),
+        _drafts("A smaller model that drafts as well: hub id, folder, layers:N, mtp or heads:FOLDER. Repeatable."),
     ] = None,
     datastore: Annotated[
         list[str] | None,

@@ -47,8 +47,6 @@ BYTES_PER_TOKEN = 2
 """Fewer than in any language that a model was made for, so that its tokens are rather over-estimated."""
 MOST_BYTES = 8  # of a token on average, in any language: what is longer surely does not fit
 FRAME_TOKENS = 64  # of an instruction's chat template
-MIXED, MARGIN = 0.65, 0.2
-"""Share of a text's pairs of words below which an answer may be another request's, if that one has so much more."""
 
 _LENGTH = re.compile(r"context (?:length|window|size)|maximum context|too long|too many tokens|exceeds? the", re.I)
 _MUCH = re.compile(
@@ -306,10 +304,10 @@ class Remote:
             return found
 
     def _is_mixed(self, source: str, content: str) -> bool:
-        """Whether the answer fits another text better that is or was under way."""
-        pairs = _pairs(content)
-        own = _share(_pairs(source), pairs)
-        return own < MIXED and any(_share(other, pairs) > own + MARGIN for other in self._recent)
+        """Whether the answer is as near to another text that is or was under way, and shares new words with it."""
+        pairs, own = _pairs(content), _pairs(source)
+        new, changed = pairs - own, len(own ^ pairs)
+        return any(not new.isdisjoint(other) and len(other ^ pairs) <= changed for other in self._recent)
 
     def _refused(self, error: RefusedError) -> NoAnswer:
         if error.code == "context_length_exceeded" or _LENGTH.search(str(error)):
@@ -455,8 +453,3 @@ def _pairs(text: str) -> frozenset[tuple[str, str]]:
     """The words of a text, each with the one before it."""
     words = re.findall(r"\w+", text.lower())
     return frozenset(zip(["", *words], words, strict=False))
-
-
-def _share(pairs: frozenset[tuple[str, str]], other: frozenset[tuple[str, str]]) -> float:
-    """The share of pairs that are among others."""
-    return len(pairs & other) / len(pairs) if pairs else 1.0

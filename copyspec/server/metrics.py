@@ -51,7 +51,8 @@ class Metrics:
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Count a finished request; status 0: it ended before there was a response."""
-        self._requests.labels(path if path in PATHS else "other", str(status or "none")).inc()
+        known = "/v1/models" if path.startswith("/v1/models/") else path
+        self._requests.labels(known if known in PATHS else "other", str(status or "none")).inc()
         if path.startswith("/v1/"):
             self._seconds.observe(seconds)
 

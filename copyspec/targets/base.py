@@ -107,6 +107,11 @@ class Target(Protocol):
         ...
 
     @property
+    def keeps_states(self) -> bool:
+        """Whether its usual passes keep hidden states (`Session.score_with_states`)."""
+        ...
+
+    @property
     def is_encoder_decoder(self) -> bool: ...
 
     @property

@@ -60,6 +60,8 @@ Rows = Sequence[Sequence[int]]
 class WrappedModel(ABC):
     """A model with its facts. It may be moved to another device or dtype between sessions, so these are reread."""
 
+    keeps_states = False
+
     def __init__(self, model: PreTrainedModel, facts: ModelFacts, *, supports_trees: bool = True) -> None:
         """`supports_trees`: False if only chains, one row at a time, match the model's plain logits."""
         self.model = model
@@ -376,7 +378,7 @@ class TreeSession(ABC):
 class CausalTarget(WrappedModel):
     """A decoder-only model. `supports_trees` is False if only chains, one row at a time, match its plain logits."""
 
-    supports_drafts = True
+    supports_drafts = keeps_states = True
     is_encoder_decoder = False
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:

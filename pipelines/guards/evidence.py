@@ -19,6 +19,7 @@ from .gerunds import is_gerund_after_to
 from .likeness import are_irregular, distance, plain, sounds_like
 from .misspellings import is_near_word
 from .openings import Openings
+from .quoted_mistakes import is_quoted
 from .sentencehood import END, is_terse
 from .set_phrases import lost_phrase
 from .varieties import are_varieties
@@ -101,6 +102,8 @@ class Evidence:
                 yield f"{word!r} is a name in code or markup"
         if phrase := lost_phrase(self._text, start, end, wording.becomes):
             yield f"{phrase!r} is a set phrase"
+        if is_quoted(self._text, start, end, wording.becomes):
+            yield "the text quotes a mistake"
         for word in wording.gone if all(map(str.isascii, wording.new)) else ():
             if not (word.replace("’", "").isascii() or facts.is_word(word)):
                 yield f"{word!r} has letters of another language"

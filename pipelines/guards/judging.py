@@ -239,7 +239,9 @@ class Judge:
         text more likely to a language model; None: unknown."""
         wording, start, end = self._worded(edit)
         if (margin := self._margin(wording, start, end, gain)) is None:
-            return None
+            if self._preferred is None:
+                return None
+            return wording.refusal("margin", "but the model gave no margin for it, as it did for others")
         least = max(self._least(wording, start), self._min_margin)
         if margin >= least:
             return None

@@ -58,4 +58,4 @@ def lost_phrase(text: str, start: int, end: int, becomes: str) -> str | None:
 
 
 def _plain(phrase: str) -> str:
-    return " ".join(phrase.casefold().split())
+    return " ".join(re.split(r"[\s-]+", phrase.casefold()))

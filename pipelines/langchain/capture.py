@@ -2,15 +2,16 @@
 
 LangChain notifies callback handlers when a retriever ends. One handler, added to every callback manager once the first
 model exists, records the documents for all runs around the retriever. A model takes the documents of the nearest run
-around it that has any. The record of a run is deleted when it ends. What later steps of the chain pass on of these
-documents is recorded, too: it tells documents with equal texts apart, of which a step may have dropped one.
+around it that has any. The record of a run is deleted when it ends. What later steps of the chain do with these
+documents is recorded, too: those that a step was given, and neither passed on nor wrote into its text, were filtered
+out, and may not be named. Of documents with equal texts, the one that was passed on last is named.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -23,7 +24,8 @@ from langchain_core.tracers.context import register_configure_hook
 
 from copyspec.common.forks import fork_safe
 
-from .documents import documents_in
+from .documents import Dropped, documents_in
+from .prompted import Key, is_written, key_of, texts_in
 
 _Piece = TypeVar("_Piece")
 
@@ -38,7 +40,10 @@ class AbandonedError(GeneratorExit):
 @dataclass(slots=True, eq=False)
 class _Run:
     parent: UUID | None
+    inputs: object = None
     events: list[list[Document]] = field(default_factory=list)  # documents found, or passed on by a step
+    dropped: set[Key] = field(default_factory=set)  # documents that a step had, and its output has not
+    written: set[Key] = field(default_factory=set)  # documents whose text a step's output has
     ended_in: int | None = None  # the thread that reported its end
 
 
@@ -69,9 +74,17 @@ class ReferenceCapture(BaseCallbackHandler):
         return True
 
     def around(self, run: UUID | None) -> list[list[Document]]:
-        """The documents of the nearest run that has any, `run` or one around it, by event, the latest first."""
+        """The documents of the nearest run that has any, `run` or one around it, by event, the latest first. The last
+        event are those that the chain has dropped."""
         with self._lock:
-            return next((noted.events[::-1] for noted in self._outwards(run) if noted.events), [])
+            noted = next((noted for noted in self._outwards(run) if noted.events), None)
+            if noted is None:
+                return []
+            dropped = noted.dropped - noted.written
+            events = noted.events[::-1]
+        shown = [[document for document in event if key_of(document) not in dropped] for event in events]
+        hidden: list[Document] = [Dropped.of(it) for event in events for it in event if key_of(it) in dropped]
+        return [*shown, hidden]
 
     def watched(self, run: UUID | None, pieces: Iterator[_Piece]) -> Iterator[_Piece]:
         """Yield `pieces` of a model that `run` started, as long as somebody reads them.
@@ -90,22 +103,25 @@ class ReferenceCapture(BaseCallbackHandler):
     def on_chain_start(
         self, serialized: object, inputs: object, *, run_id: UUID, parent_run_id: UUID | None = None, **_: object
     ) -> None:
-        self._start(run_id, parent_run_id)
+        self._start(run_id, parent_run_id, inputs)
 
     def on_tool_start(
         self, serialized: object, input_str: str, *, run_id: UUID, parent_run_id: UUID | None = None, **_: object
     ) -> None:
         self._start(run_id, parent_run_id)
 
-    def on_chain_end(self, outputs: object, *, run_id: UUID, parent_run_id: UUID | None = None, **_: object) -> None:
-        self._pass_on(outputs, parent_run_id)
+    def on_chain_end(
+        self, outputs: object, *, run_id: UUID, parent_run_id: UUID | None = None, inputs: object = None, **_: object
+    ) -> None:
+        self._pass_on(run_id, parent_run_id, inputs, outputs)  # a stream's inputs are known at its end
         self._end(run_id)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: object) -> None:
         self._end(run_id)
 
     def on_tool_end(self, output: object, *, run_id: UUID, parent_run_id: UUID | None = None, **_: object) -> None:
-        self._pass_on(getattr(output, "artifact", output), parent_run_id)
+        artifact = getattr(output, "artifact", None)
+        self._pass_on(run_id, parent_run_id, None, output if artifact is None else artifact, output)
         self._end(run_id)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: object) -> None:
@@ -125,20 +141,41 @@ class ReferenceCapture(BaseCallbackHandler):
             yield noted
             run = noted.parent
 
-    def _pass_on(self, outputs: object, parent: UUID | None) -> None:
-        """Record which of the documents found in the runs around a step it passes on."""
-        passed = [document for document in documents_in(outputs) if isinstance(document, Document)]
-        if not passed:
-            return
+    def _pass_on(
+        self, run: UUID, parent: UUID | None, inputs: object, outputs: object, shown: object | None = None
+    ) -> None:
+        """Record what a step did with the documents that it was given or that were found in it: those that it passes
+        on, writes into its text, or drops. `shown`: what holds the text of `outputs`, if that is something else."""
+        passed = _documents(outputs)
         with self._lock:
-            for noted in self._outwards(parent):
-                texts = {document.page_content for event in noted.events for document in event}
-                if event := [document for document in passed if document.page_content in texts]:
-                    noted.events.append(event)
+            noted = self._runs.get(run)
+            inputs = (noted.inputs if noted is not None else None) if inputs is None else inputs
+            held = _documents(inputs)
+            if noted is not None:
+                held += [document for event in noted.events for document in event]
+            if not (held or passed):
+                return
+            texts = texts_in(outputs if shown is None else shown)
+            known = {key_of(document): document.page_content for document in (*held, *passed)}
+            before = texts_in(inputs)
+            written = {key for key, text in known.items() if is_written(text, texts, before)}
+            going = {key_of(document) for document in passed} if shown is None else set()
+            # A step whose output is a number or a truth value has only looked at them.
+            has_chosen = passed or texts or _is_emptied(inputs, outputs)
+            lost = known.keys() - going - written if has_chosen else set()
+            for outer in self._outwards(parent):
+                texts_found = {document.page_content for event in outer.events for document in event}
+                if event := [document for document in passed if document.page_content in texts_found]:
+                    outer.events.append(event)
+                outer.written |= written
+                outer.dropped = (outer.dropped | lost) - going
 
-    def _start(self, run_id: UUID, parent: UUID | None) -> None:
+    def _start(self, run_id: UUID, parent: UUID | None, inputs: object = None) -> None:
         with self._lock:
-            self._runs[run_id] = _Run(parent)
+            self._runs[run_id] = _Run(parent, inputs)
+            given = {key_of(document) for document in _documents(inputs)}
+            for outer in self._outwards(parent) if given else ():
+                outer.dropped -= given  # another step has them still
             while len(self._runs) > MAX_RUNS:
                 self._runs.popitem(last=False)
 
@@ -147,6 +184,17 @@ class ReferenceCapture(BaseCallbackHandler):
             noted = self._runs.pop(run_id, None)
             if noted is not None:
                 noted.ended_in = threading.get_ident()
+
+
+def _documents(value: object) -> list[Document]:
+    return [document for document in documents_in(value) if isinstance(document, Document)]
+
+
+def _is_emptied(inputs: object, outputs: object) -> bool:
+    """Whether a step gives an empty list in place of documents."""
+    if isinstance(outputs, Mapping) and isinstance(inputs, Mapping):
+        return any(_is_emptied(inputs.get(key), value) for key, value in outputs.items())
+    return isinstance(outputs, (list, tuple)) and not outputs and any(documents_in(inputs))
 
 
 _CAPTURE = ReferenceCapture()

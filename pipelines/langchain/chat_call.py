@@ -20,11 +20,11 @@ from copyspec.text.replies.calls import tool_name
 
 from .calls import Answers, usage
 from .capture import captured, captured_around
-from .documents import artifacts, explicit
+from .documents import explicit
 from .fields import EngineFields
 from .messages import Tool as ToolSchema
 from .messages import encoded_prompt, message_text
-from .prompted import references_of
+from .prompted import artifacts, references_of
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun

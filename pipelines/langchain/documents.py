@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.documents import Document
 
 from copyspec import Place, Span
 from copyspec.common.checks import is_ids, plain_value
@@ -21,6 +21,16 @@ ones are the caller's choice."""
 
 MIN_CHARACTERS = 12
 """Shorter copies are common phrases, not quotes."""
+
+
+class Dropped(Document):
+    """A document that a chain has filtered out: it is drafted from, and never named."""
+
+    @classmethod
+    def of(cls, document: object) -> Dropped:
+        if isinstance(document, Document):
+            return cls(page_content=document.page_content, id=document.id, metadata=document.metadata)
+        return cls(page_content=text_of(document) or "")
 
 
 class Private:
@@ -44,15 +54,6 @@ def explicit(value: object) -> list[object]:
     if isinstance(value, (list, tuple)) and not is_ids(value):
         return list(value)
     return [value]
-
-
-def artifacts(messages: Iterable[BaseMessage]) -> list[list[object]]:
-    """Return the documents that tools returned as artifacts, by message, the latest first."""
-    return [
-        list(documents_in(message.artifact))
-        for message in reversed(list(messages))
-        if isinstance(message, ToolMessage) and message.artifact is not None
-    ]
 
 
 def gather(handed_over: Sequence[object], found: Sequence[object]) -> list[object]:

@@ -4,9 +4,15 @@ because the reader may not see them."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from .documents import gather, id_of, text_of
+from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.prompt_values import PromptValue
+
+from .documents import Dropped, documents_in, gather, id_of, text_of
+
+Key = tuple[str, str]
+"""What tells documents apart: text, and names and metadata."""
 
 
 def references_of(
@@ -19,6 +25,17 @@ def references_of(
     named = in_prompt(events, prompt, handed_over)
     found = [document for event in events for document in event]
     return gather(handed_over, [*named, *found]), len(gather(handed_over, named))
+
+
+def artifacts(messages: Iterable[BaseMessage]) -> list[list[object]]:
+    """Return the documents that tools returned as artifacts, by message, the latest first. What a message does not show
+    of them was filtered out."""
+    results = [each for each in messages if isinstance(each, ToolMessage) and each.artifact is not None]
+    return [_shown(documents_in(each.artifact), texts_in(each)) for each in reversed(results)]
+
+
+def _shown(documents: Iterable[object], texts: Sequence[str]) -> list[object]:
+    return [each if is_written(text_of(each) or "", texts) else Dropped.of(each) for each in documents]
 
 
 def in_prompt(events: Sequence[Sequence[object]], prompt: str, handed_over: Sequence[object] = ()) -> list[object]:
@@ -47,10 +64,41 @@ def _latest(events: Sequence[Sequence[object]]) -> dict[str, list[object]]:
         texts: dict[str, dict[str, object]] = {}
         for document in event:
             text = text_of(document)
-            if text is not None and text not in latest:
+            if text is not None and text not in latest and not isinstance(document, Dropped):
                 texts.setdefault(text, {}).setdefault(_identity(document), document)
         latest |= {text: list(documents.values()) for text, documents in texts.items()}
     return latest
+
+
+def key_of(document: object) -> Key:
+    return text_of(document) or "", _identity(document)
+
+
+def texts_in(value: object) -> list[str]:
+    """The texts inside lists, dicts, messages and prompts, without those of documents."""
+    texts, waiting, seen = list[str](), [value], set[int]()  # it may hold itself
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, BaseMessage):
+            value = value.content
+        if isinstance(value, (str, PromptValue)):
+            texts.append(value if isinstance(value, str) else value.to_string())
+        elif isinstance(value, (Mapping, list, tuple)) and id(value) not in seen:
+            seen.add(id(value))
+            waiting += value.values() if isinstance(value, Mapping) else value
+    return texts
+
+
+def is_written(text: str, texts: Sequence[str], before: Sequence[str] = ()) -> bool:
+    """Whether one of `texts` holds a document's whole text, as `in_prompt` asks it of a prompt, and not as a part of
+    one that was there `before`, such as a question."""
+    known = [_plain(each) for each in before if _take(_plain(each), text)[0]]
+    for each in map(_plain, texts):
+        for other in known:
+            each = each.replace(other, "\0")
+        if _take(each, text)[0]:
+            return True
+    return False
 
 
 def _identity(document: object) -> str:

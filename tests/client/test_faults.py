@@ -122,6 +122,26 @@ def test_2000_requests_to_a_faulty_server_make_the_right_files(tmp_path: Path) -
     assert named == sum(faulty.did.values()) - 2000 and len(remote.failures) >= 8, remote.failures
 
 
+def test_an_answer_to_a_text_that_differs_in_one_word_or_two_is_asked_for_again() -> None:
+    """With swaps allowed, no guard could tell it from a correction."""
+    texts = [text.replace("teh", "the", index % 3) for index, text in enumerate(sentences(2000, seed=3))]
+    draw, words = random.Random(0), [text.split() for text in texts]
+    for one in draw.sample(range(len(texts)), 40):
+        near = [two for two in range(len(texts)) if 0 < sum(map(str.__ne__, words[one], words[two])) <= 2]
+        for two in near[:5]:
+            asked, answers = Counter[str](), [corrected(texts[two]), corrected(texts[one])]
+
+            def reply(body: dict[str, Any], one: int = one, asked: Any = asked, answers: Any = answers) -> Sent:
+                is_own = asked_text(body) == texts[one]
+                asked["own"] += is_own
+                return Sent(completion(answers[min(asked["own"], 2) - 1])) if is_own else Sent(right(body))
+
+            with fake_server(reply) as server, copyspec.remote(server.url) as remote:
+                pipeline = GECPipeline(remote, guards=GuardOptions(allow_swaps=True))
+                pipeline(texts[two])
+                assert pipeline(texts[one]).text == corrected(texts[one])
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("late", "429", "503", "other answer")])
 def test_a_text_that_always_fails_fails_its_file_alone(kind: str, tmp_path: Path) -> None:
     texts = sentences(12)

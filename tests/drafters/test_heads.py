@@ -19,19 +19,24 @@ from copyspec.decoding.stats import Stats
 from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.predictors.base import MIN_TIME, RowContext, RunTime
+from copyspec.drafters.predictors.block_layers import BlockLayers
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureReader, LayerSizes
-from copyspec.drafters.predictors.head_files import FORMAT, HeadFile, load_heads
+from copyspec.drafters.predictors.head_files import FORMAT, load_heads
+from copyspec.drafters.predictors.head_folder import HeadFile
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor, weights_of
+from copyspec.drafters.predictors.published_heads import AUX_LAYERS, PublishedHeads
 from copyspec.engine.engine import Engine
-from copyspec.models.errors import LoadError
+from copyspec.models.errors import FileError, LoadError
 from copyspec.options import SamplingOptions, StaticOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
 from copyspec.targets.base import Target
 from copyspec.targets.hooks.modules import output_head
 from copyspec.targets.hooks.states import LAST
+from copyspec.targets.static.settings import WARM_PASSES
 from copyspec.tree import EMPTY, ROOT, DraftTree
+from tests.helpers.cpu_graph import CpuGraph
 from tests.helpers.decoded import decoded
 from tests.helpers.models import VOCAB_SIZE, random_ids, tiny
 from tests.helpers.texts import new_engine
@@ -71,6 +76,17 @@ def random_heads(kind: str, *, vocabulary: torch.Tensor | None = None) -> HeadFi
         own = drawn(40, SIZE) if sizes.is_fused else None
         chosen = torch.arange(3, 83, 2) if sizes.is_fused else vocabulary
         return HeadFile(FeatureLayer(tensors, sizes, DEPTH, own), chosen, "random")
+    if kind == "dflash":
+        sizes = LayerSizes(SIZE, 24, 4, 2, 8, context=12)
+        whole = {"fc": drawn(SIZE, 2 * SIZE) * 0.3, "state_norm": torch.ones(SIZE), "norm": torch.ones(SIZE)}
+        matrices = {"q": (32, SIZE), "kv": (32, SIZE), "o": (SIZE, 32), "gate_up": (48, SIZE), "down": (SIZE, 24)}
+        norms = {"q_norm": 8, "k_norm": 8, "before_norm": SIZE, "after_norm": SIZE}
+        layers = [
+            {name: drawn(*shape) * 0.3 for name, shape in matrices.items()}
+            | {name: torch.ones(length) for name, length in norms.items()}
+            for _ in range(2)
+        ]
+        return HeadFile(BlockLayers(whole, layers, sizes, 5, 95, (1, LAST), [0, 7]), None, "random")
     blocks = [[{"weight": drawn(SIZE, SIZE), "bias": drawn(SIZE)}] for _ in range(DEPTH)]
     return HeadFile(ParallelHeads(blocks, [drawn(VOCAB_SIZE, SIZE) for _ in range(DEPTH)]), None, "random")
 
@@ -120,6 +136,10 @@ def add_heads(request: Request, heads: DraftHeads, *, copies: bool) -> None:
     request.drafter = make
 
 
+STATIC = StaticOptions(use="always", new_graph=CpuGraph)
+
+
+@pytest.mark.parametrize("static", [None, STATIC], ids=["dynamic", "static"])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize(
     ("kind", "copies", "name"),
@@ -133,11 +153,15 @@ def add_heads(request: Request, heads: DraftHeads, *, copies: bool) -> None:
         ("eagle", False, "mpt"),
         ("layers", True, "llama"),
         ("eagle-3", False, "deep"),
+        ("dflash", True, "llama"),
+        ("dflash", False, "mistral"),
     ],
 )
-def test_output_equals_plain_decoding(kind: str, copies: bool, name: str, temperature: float) -> None:
+def test_output_equals_plain_decoding(
+    kind: str, copies: bool, name: str, temperature: float, static: StaticOptions | None
+) -> None:
     model = tiny("llama", num_hidden_layers=6) if name == "deep" else tiny(name)
-    target, requests = wrap(model), rows(temperature)
+    target, requests = wrap(model, static=static), rows(temperature)
     expected = [tokens for tokens, _ in run(target, requests)]
     vocabulary = torch.arange(7, 77, 2) if kind == "recurrent" else None
     heads = DraftHeads(random_heads(kind, vocabulary=vocabulary), model)
@@ -146,14 +170,16 @@ def test_output_equals_plain_decoding(kind: str, copies: bool, name: str, temper
     drafted = run(target, requests)
     assert [tokens for tokens, _ in drafted] == expected
     assert sum(stats.num_draft_tokens_per_source.get("heads", 0) for _, stats in drafted) > 0
+    assert {stats.runner for _, stats in drafted} == {"graph" if static else "eager"}
     head = output_head(model)
     assert head is not None and not head._forward_pre_hooks
 
 
+@pytest.mark.parametrize("static", [None, STATIC], ids=["dynamic", "static"])
 @pytest.mark.parametrize(("kind", "temperature"), [("recurrent", 0.0), ("recurrent", 0.9), ("feature", 0.0)])
-def test_heads_that_know_the_target_are_accepted(kind: str, temperature: float) -> None:
+def test_heads_that_know_the_target_are_accepted(kind: str, temperature: float, static: StaticOptions | None) -> None:
     model = memoryless()
-    target, requests = wrap(model), rows(temperature)
+    target, requests = wrap(model, static=static), rows(temperature)
     expected = [tokens for tokens, _ in run(target, requests)]
     heads = DraftHeads(trained(model, kind), model)
     for request in requests:
@@ -164,10 +190,11 @@ def test_heads_that_know_the_target_are_accepted(kind: str, temperature: float) 
     assert accepted > (0.4 if temperature == 0 else 0.2) * sum(map(len, expected))
 
 
-def test_states_are_those_of_the_verified_nodes() -> None:
+@pytest.mark.parametrize("static", [None, STATIC, StaticOptions(use="always", exact=True)])
+def test_states_are_those_of_the_verified_nodes(static: StaticOptions | None) -> None:
     model, prompt = tiny("llama"), random_ids(6)
     tree = DraftTree([5, 6, 7], [ROOT, 0, ROOT], [0.5] * 3, [None] * 3)
-    session = wrap(model).open([prompt, prompt[:4]])
+    session = wrap(model, static=static).open([prompt, prompt[:4]])
     with torch.no_grad():
         logits, states = session.score_with_states([prompt, prompt[:4]], [tree, DraftTree()], layers=[1])
     assert states is not None
@@ -180,13 +207,27 @@ def test_states_are_those_of_the_verified_nodes() -> None:
     torch.testing.assert_close(states[1][LAST], other, atol=1e-4, rtol=1e-4)
 
 
+def test_states_of_prompts_read_in_pieces() -> None:
+    model, prompts = tiny("llama", max_position_embeddings=2048), [random_ids(700), random_ids(5)]
+    session = wrap(model, static=STATIC).open(prompts)
+    for _ in range(WARM_PASSES + 1):  # the last time from a graph
+        _, states = session.score_with_states(prompts, [DraftTree()] * 2, layers=[1])
+    assert states is not None and session.runner == "graph"
+    for prompt, kept in zip(prompts, states, strict=True):
+        with torch.inference_mode():
+            alone = model.base_model(torch.tensor([prompt]), output_hidden_states=True)
+        torch.testing.assert_close(kept[LAST], alone.last_hidden_state[0], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(kept[1], alone.hidden_states[1][0], atol=1e-4, rtol=1e-4)
+
+
 def test_without_states_nothing_is_drafted(caplog: pytest.LogCaptureFixture) -> None:
     model = tiny("llama")
     requests = rows(0.0)[:1]
     expected = [tokens for tokens, _ in run(wrap(model), requests)]
     add_heads(requests[0], DraftHeads(random_heads("recurrent"), model), copies=False)
     with caplog.at_level(logging.WARNING):
-        ((tokens, stats),) = run(wrap(model, static=StaticOptions(use="always")), requests)
+        options = StaticOptions(use="always", compile=True, compiler="eager")
+        ((tokens, stats),) = run(wrap(model, static=options), requests)
     assert [tokens] == expected and stats.num_draft_tokens == 0
     assert [record.message for record in caplog.records if "hidden states" in record.message] != []
 
@@ -373,6 +414,18 @@ def test_eagles_published_format(version: int, tmp_path: Path) -> None:
         save_file({key: each.detach().clone() for key, each in tensors.items()}, tmp_path / "model.safetensors")
         with pytest.raises(LoadError, match=r"model\.safetensors has a vocabulary that is not a list of different"):
             load_heads(tmp_path, model)
+
+
+def test_the_layers_that_eagle_3_reads(tmp_path: Path) -> None:
+    """Later files name them; the published ones are those of a model with six layers or more."""
+    reader = PublishedHeads(tmp_path, {"eagle_config": {AUX_LAYERS: [0, 1, 3]}}, torch.ones(96, SIZE), 4)
+    assert reader._aux_layers() == (0, 1, 3)
+    layer = random_heads("eagle-3").heads
+    assert isinstance(layer, FeatureLayer) and layer.reads(8) == (2, 4, 5)
+    assert replace(layer, layers=(0, 1, 3)).reads(8) == (0, 1, 3)
+    for wrong in ([0, 1], [0, 1, 4], "all"):
+        with pytest.raises(FileError, match=AUX_LAYERS):
+            PublishedHeads(tmp_path, {AUX_LAYERS: wrong}, torch.ones(96, SIZE), 4)._aux_layers()
 
 
 EAGLE_CONFIG = (

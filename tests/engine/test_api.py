@@ -420,6 +420,7 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
 
     class Endless:
         is_encoder_decoder, max_length, vocab_size, supports_drafts = False, None, 999, True
+        keeps_states = False
         encoder_length = None
         device = torch.device("cpu")
 

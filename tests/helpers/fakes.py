@@ -31,7 +31,7 @@ class FakeTarget:
         scale: float = 3.0,
     ) -> None:
         self.vocab_size, self.order, self.max_length = vocab_size, order, max_length
-        self.supports_trees, self.supports_drafts = supports_trees, True
+        self.supports_trees, self.supports_drafts, self.keeps_states = supports_trees, True, False
         self.scale = scale
         self.sessions: list[FakeSession] = []
 

@@ -115,6 +115,24 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "mpt": {"vocab_size": VOCAB_SIZE, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 512},
 }
 
+_EXPERTS = {"moe_intermediate_size": 24, "num_experts_per_tok": 2}
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "glm4_moe": _BASE | _EXPERTS | {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "use_qk_norm": True},
+    "ernie4_5_moe": _BASE | _EXPERTS | {"moe_num_experts": 4, "moe_k": 2},
+    "qwen3_5_moe_text": _BASE
+    | _MOE
+    | {"shared_expert_intermediate_size": 24}
+    | {
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+    },
+}
+"""Models that only some tests need, made by `tiny` like the others."""
+
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-llama3": ("llama", {"rope_parameters": _LLAMA3}),
     "mistral-full": ("mistral", {"sliding_window": None}),
@@ -198,7 +216,7 @@ def tiny(name: str, *, seed: int = 0, eos: int | None = None, **overrides: Any) 
     """
     name, other = VARIANTS.get(name, (name, {}))
     overrides = other | overrides
-    table = CAUSAL.get(name) or STATEFUL.get(name) or RECURRENT.get(name) or SEQ2SEQ[name]
+    table = CAUSAL.get(name) or STATEFUL.get(name) or RECURRENT.get(name) or OTHERS.get(name) or SEQ2SEQ[name]
     # Untied: with tied weights and random layers the most probable token is always the last one.
     common = {"eos_token_id": eos, "bos_token_id": 1, "tie_word_embeddings": False}
     config = AutoConfig.for_model(name, **(table | common | overrides))

@@ -209,6 +209,43 @@ def test_citations_name_what_the_chain_let_through(name: str, way: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("way", ["invoke", "stream", "abatch"])
+@pytest.mark.parametrize("name", sorted({*CHAINS} - {"graph"}))
+def test_a_reader_who_guesses_a_text_is_told_nothing(name: str, way: str) -> None:
+    """The text of a document that was filtered out stands in the prompt, because the question has it."""
+    asked = f"When?\n{SHUT.page_content}"
+    built = with_citations(CHAINS[name](model()))  # type: ignore[arg-type]
+    if way == "stream":
+        answer = sum(built.stream(asked), CitedAnswer("", ()))
+    else:
+        answer = built.invoke(asked) if way == "invoke" else asyncio.run(built.abatch([asked]))[0]
+    assert [each.document.id for each in answer.citations] == ["open"]  # type: ignore[attr-defined]
+    message = CHAINS[name](model()).invoke(asked)
+    assert "shut-17" not in str(message)
+
+
+@pytest.mark.parametrize("kept", [[], [OPEN]])
+def test_what_is_filtered_out_stays_so_where_nothing_is_left(kept: list[Document]) -> None:
+    nothing = BOTH | (lambda found: kept) | joined
+    question = f"{SHUT.page_content} {OPEN.page_content}"
+    answer = with_citations(asking(nothing) | model()).invoke(question)  # type: ignore[arg-type]
+    assert [each.id for each in answer.documents] == [each.id for each in kept]  # type: ignore[attr-defined]
+
+
+def test_steps_that_only_look_at_documents_drop_none() -> None:
+    looked = RunnablePassthrough.assign(count=lambda state: len(state["docs"]), grade=lambda state: "good")
+    found = RunnableParallel(docs=BOTH, question=RunnablePassthrough()) | looked
+    for shown in (PROMPT, RunnablePassthrough.assign(docs=lambda state: joined(state["docs"])) | PROMPT):
+        answer = with_citations(found | shown | model()).invoke("When?")  # type: ignore[arg-type]
+        assert {each.id for each in answer.documents} == {"open", "shut-17"}  # type: ignore[attr-defined]
+
+    def asked(state: dict[str, list[Document]]) -> AIMessage:
+        return model().invoke(f"{joined(state['docs'])}: when?")
+
+    answer = with_citations(found | asked).invoke("When?")  # type: ignore[arg-type]
+    assert {each.id for each in answer.documents} == {"open", "shut-17"}  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("name", CHAINS)
 def test_metadata_names_what_the_chain_let_through(name: str) -> None:
     message = CHAINS[name](model()).invoke("When?")

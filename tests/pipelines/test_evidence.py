@@ -364,6 +364,33 @@ def test_a_style_gives_lists_the_comma_that_most_have(joint: str) -> None:
         assert GECPipeline(keep, guards=GuardOptions(style="british"))(text).text == text
 
 
+MISTAKES = [("can never been known", "been", "be"), ("a mispelt word", "mispelt", "misspelt"), ("teh", "teh", "the")]
+QUOTED = [
+    "p444 {wrong} s/b {right}",
+    "Page 3: {wrong} should be {right}.",
+    "On line 12, “{wrong}” should read “{right}”.",
+    "{wrong} -> {right}",
+    "It says {right} instead of {wrong} now.",
+    "We wrote {right}, not {wrong}, in it.",
+    "There was a typo in {wrong} here.",
+    "This fixes the misspelling {wrong} in it.",
+    "It printed {wrong} [sic] in the end.",
+    "The page has {wrong} (a typo) on it.",
+]
+
+
+@pytest.mark.parametrize("form", QUOTED)
+@pytest.mark.parametrize(("wrong", "old", "new"), MISTAKES)
+def test_quoted_mistakes_stay(form: str, wrong: str, old: str, new: str) -> None:
+    text = form.format(wrong=wrong, right=wrong.replace(old, new))
+    assert corrected(text, {old: new}) == text
+
+
+@pytest.mark.parametrize("text", ["They {} and should be read.", "It is not what they {} here, not at all.", "{} it."])
+def test_signs_of_corrections_alone_refuse_nothing(text: str) -> None:
+    assert corrected(text.format("recieve"), {"recieve": "receive"}) == text.format("receive")
+
+
 @pytest.mark.parametrize(
     ("text", "old", "new", "lost"),
     [

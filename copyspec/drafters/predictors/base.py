@@ -132,11 +132,12 @@ class Reliability:
     draws that share their noise agree more often than independent ones.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, accuracy: float = PRIOR_ACCURACY) -> None:
+        """`accuracy`: that of the most likely token before any was seen."""
         self._right = [0.0] * BINS
         self._expected = [0.0] * BINS
         self._ratios = [1.0] * BINS
-        self.top1_accuracy = PRIOR_ACCURACY
+        self.top1_accuracy = accuracy
         """Recent share of correct top-1 predictions."""
 
     def __call__(self, probability: float) -> float:
@@ -187,8 +188,8 @@ def calibrated(probs: TokenProbs, reliability: Reliability) -> TokenProbs:
 class Learned:
     """What is learned of a network while it drafts, for all rows of an engine together."""
 
-    def __init__(self) -> None:
-        self.reliability = Reliability()
+    def __init__(self, accuracy: float = PRIOR_ACCURACY) -> None:
+        self.reliability = Reliability(accuracy)
         self.weights = Weights()
         self.time = RunTime()
 

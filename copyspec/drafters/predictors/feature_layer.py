@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn.functional import linear, rms_norm, silu
 
+from copyspec.targets.hooks.states import LAST
 from copyspec.targets.linears import Forward, few_row_product
 
 Tensors = dict[str, torch.Tensor]
 
 EPSILON, THETA, CONTEXT = 1e-6, 10_000.0, 2048  # defaults for files that do not state them
+FEATURE_DEPTH = 6  # tokens ahead for a layer whose files do not say it; as in EAGLE's trees
 PRODUCTS = ("fc", "qkv", "o", "gate_up", "down")
 
 
@@ -71,6 +73,22 @@ class FeatureLayer:
     depth: int
     output: torch.Tensor | None = None  # [V', D], its own output weights; None: the target's
     products: Mapping[str, Forward] = field(default_factory=dict)  # fast multiplications by these tensors
+    layers: tuple[int, ...] = ()  # of the target, whose inputs EAGLE-3 reads; none: those that it is published with
+
+    @property
+    def context(self) -> int:
+        """Number of earlier pairs attended to."""
+        return self.sizes.context
+
+    def reads(self, layers: int) -> tuple[int, ...]:
+        """The layers of a target of so many whose inputs it reads; LAST: the last hidden states."""
+        if not self.sizes.is_fused:
+            return (LAST,)
+        return self.layers or (2, layers // 2, layers - 3)
+
+    def reader(self) -> FeatureReader:
+        """The state of a new row."""
+        return FeatureReader()
 
     def fused(self, states: torch.Tensor) -> torch.Tensor:
         """Features from the target's states: [..., D] unchanged, or [..., 3 D] mixed."""
@@ -91,8 +109,8 @@ class FeatureLayer:
         rows, count = entered.shape[:2]
         heads = self._times("qkv", entered).view(rows, count, -1, sizes.head_dim)  # [B, n, H + 2 KV, d]
         queries, keys, values = torch.split(heads, [sizes.heads, sizes.kv_heads, sizes.kv_heads], -2)
-        cos, sin = self._rotation(places, queries.dtype)
-        queries, keys = _rotated(queries, cos, sin), _rotated(keys, cos, sin)
+        cos, sin = rotation(places, sizes.head_dim, sizes.theta, queries.dtype)
+        queries, keys = rotated(queries, cos, sin), rotated(keys, cos, sin)
         return Projected(residual, queries.view(rows, count, sizes.kv_heads, -1, sizes.head_dim), keys, values)
 
     def attend(
@@ -129,13 +147,7 @@ class FeatureLayer:
         tensors = {name: each.to(like).contiguous() for name, each in self.tensors.items()}
         products = {name: few_row_product(tensors[name]) for name in PRODUCTS}
         output = None if self.output is None else self.output.to(like).contiguous()
-        return FeatureLayer(tensors, self.sizes, self.depth, output, products)
-
-    def _rotation(self, places: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        size = self.sizes.head_dim
-        speeds = self.sizes.theta ** -(torch.arange(0, size, 2, device=places.device).float() / size)
-        angles = (places.float()[:, None] * speeds).repeat(1, 2)[:, None]  # [n, 1, d]
-        return angles.cos().to(dtype), angles.sin().to(dtype)
+        return FeatureLayer(tensors, self.sizes, self.depth, output, products, self.layers)
 
     def _norm(self, name: str, given: torch.Tensor) -> torch.Tensor:
         return rms_norm(given, given.shape[-1:], self.tensors[name].to(given.dtype), self.sizes.epsilon)
@@ -145,7 +157,14 @@ class FeatureLayer:
         return linear(given, self.tensors[name]) if product is None else product(given)
 
 
-def _rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def rotation(places: torch.Tensor, size: int, theta: float, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of the rotary embedding at positions `places` [n], for heads of this size. [n, 1, size]"""
+    speeds = theta ** -(torch.arange(0, size, 2, device=places.device).float() / size)
+    angles = (places.float()[:, None] * speeds).repeat(1, 2)[:, None]
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Apply rotary embeddings as Llama does, rotating the two halves of a head."""
     first, second = heads.chunk(2, -1)
     return heads * cos + torch.cat([-second, first], -1) * sin

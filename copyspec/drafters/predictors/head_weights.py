@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn.functional import linear, rms_norm, silu
 
+from copyspec.drafters.predictors.block_layers import BlockLayers
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, Tensors
+from copyspec.drafters.predictors.mtp_layer import MtpLayer
+from copyspec.targets.hooks.states import LAST
 from copyspec.targets.linears import Forward, few_row_product
 
 EPSILON = 1e-6
@@ -27,10 +30,20 @@ class ParallelHeads:
 
     blocks: list[list[Tensors]]  # [depth][layers]: "weight" [D, D] and "bias" [D], or "down" [R, D] and "up" [D, R]
     outputs: list[torch.Tensor] = field(default_factory=list)  # [depth], [V, D]; empty: the target's
+    context, output = 0, None
 
     @property
     def depth(self) -> int:
         return len(self.blocks)
+
+    def reads(self, layers: int) -> tuple[int, ...]:
+        """See `MtpLayer.reads`."""
+        return (LAST,)
+
+    def moved(self, like: torch.Tensor) -> ParallelHeads:
+        """Return the heads on the device and in the dtype of `like`."""
+        blocks = [[{name: each.to(like) for name, each in block.items()} for block in head] for head in self.blocks]
+        return ParallelHeads(blocks, [each.to(like) for each in self.outputs])
 
     def features(self, state: torch.Tensor) -> torch.Tensor:
         """Inputs of the output weights, per head, for states [n, D]. [depth, n, D]"""
@@ -62,6 +75,17 @@ class RecurrentHead:
     depth: int
     layers: Sequence[int] = ()  # of the target: the inputs of these L layers are read beside its last state
     products: Mapping[str, Forward] = field(default_factory=dict)  # fast multiplications by these tensors
+    context, output = 0, None
+
+    def reads(self, layers: int) -> tuple[int, ...]:
+        """See `MtpLayer.reads`."""
+        return (LAST, *self.layers)
+
+    def moved(self, like: torch.Tensor) -> RecurrentHead:
+        """Return the head on the device and in the dtype of `like`."""
+        tensors = {name: each.to(like).contiguous() for name, each in self.tensors.items()}
+        products = {name: few_row_product(each) for name, each in tensors.items() if name != "norms"}
+        return RecurrentHead(tensors, self.depth, self.layers, products)
 
     def entered(self, states: torch.Tensor) -> torch.Tensor:
         """Map the target's last state and the inputs of `layers` to the first draft state. [n, (1 + L) D] -> [n, D]
@@ -87,19 +111,15 @@ class RecurrentHead:
         return linear(given, self.tensors[name]) if product is None else product(given)
 
 
-Heads = ParallelHeads | RecurrentHead | FeatureLayer
+AtOnce = ParallelHeads | BlockLayers
+"""Heads that predict several tokens at once, each without knowing the others."""
 
+Stepwise = FeatureLayer | MtpLayer
+"""Layers that read pairs of a state and the token behind it, and then their own states, one token at a time."""
 
-def moved(heads: Heads, like: torch.Tensor) -> Heads:
-    """Return the heads on the device and in the dtype of `like`."""
-    if isinstance(heads, FeatureLayer):
-        return heads.moved(like)
-    if isinstance(heads, RecurrentHead):
-        tensors = {name: each.to(like).contiguous() for name, each in heads.tensors.items()}
-        products = {name: few_row_product(each) for name, each in tensors.items() if name != "norms"}
-        return RecurrentHead(tensors, heads.depth, heads.layers, products)
-    blocks = [[{name: each.to(like) for name, each in block.items()} for block in layers] for layers in heads.blocks]
-    return ParallelHeads(blocks, [each.to(like) for each in heads.outputs])
+Heads = AtOnce | Stepwise | RecurrentHead
+"""All of them are given hidden states of the target and propose tokens. `reads` tells which states, `context` how many
+earlier tokens they attend to, in a reader of each row, and `output` their own output weights, [V', D], if any."""
 
 
 def probe(weight: torch.Tensor) -> torch.Tensor:

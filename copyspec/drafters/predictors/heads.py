@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.predictors.base import (
+    PRIOR_ACCURACY,
     CalibratedPredictor,
     Learned,
     Path,
@@ -19,9 +20,9 @@ from copyspec.drafters.predictors.base import (
     paths,
     walked,
 )
-from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureNode, FeatureReader
-from copyspec.drafters.predictors.head_files import HeadFile
-from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, moved
+from copyspec.drafters.predictors.head_folder import HeadFile
+from copyspec.drafters.predictors.head_weights import AtOnce, Heads, ParallelHeads, RecurrentHead, Stepwise
+from copyspec.drafters.predictors.mtp_layer import MTP_ACCURACY, MtpLayer
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.modules import decoder_layers, output_head, real_weight
 from copyspec.targets.hooks.states import LAST
@@ -47,7 +48,7 @@ class DraftHeads(Learned):
     """The heads of one model, their measured reliability, weight and time; shared by all rows of an engine."""
 
     def __init__(self, file: HeadFile, model: PreTrainedModel) -> None:
-        super().__init__()
+        super().__init__(MTP_ACCURACY if isinstance(file.heads, MtpLayer) else PRIOR_ACCURACY)
         self._file, self._model = file, model
         self._bound: _Bound | None = None
 
@@ -67,14 +68,16 @@ class DraftHeads(Learned):
         file = self._file
         output, table = weights_of(self._model)  # an offloaded model keeps them elsewhere
         vocabulary = None if file.vocabulary is None else file.vocabulary.to(output.device)
-        own = file.heads.output if isinstance(file.heads, FeatureLayer) else None
+        own = file.heads.output
+        if isinstance(file.heads, MtpLayer) and file.heads.embeddings is not None:
+            table = file.heads.embeddings.to(table)
         if own is not None:
             shared = own.to(output)
         else:
             shared = output.detach() if vocabulary is None else output.detach()[vocabulary].contiguous()
         if vocabulary is not None and shared.device.type == "cpu":  # copies in bfloat16 take half the time to read
             shared = shared.bfloat16().to(shared.dtype)
-        heads = moved(file.heads, shared)
+        heads = file.heads.moved(shared)
         return _Bound(heads, held, _place(held), shared, few_row_product(shared), table, vocabulary)
 
     @property
@@ -85,11 +88,12 @@ class DraftHeads(Learned):
     @property
     def layers(self) -> tuple[int, ...]:
         """Layers of the target whose inputs the heads read; LAST: the last hidden states."""
+        return self._file.heads.reads(len(decoder_layers(self._model)))
+
+    def reader(self) -> Any:
+        """The state of a new row in layers that attend to earlier tokens; None for other heads."""
         heads = self._file.heads
-        if isinstance(heads, FeatureLayer) and heads.sizes.is_fused:
-            count = len(decoder_layers(self._model))
-            return 2, count // 2, count - 3  # as EAGLE-3 is published
-        return (LAST, *heads.layers) if isinstance(heads, RecurrentHead) else (LAST,)
+        return None if isinstance(heads, (ParallelHeads, RecurrentHead)) else heads.reader()
 
 
 @dataclass(slots=True)
@@ -130,12 +134,12 @@ class HeadsPredictor(CalibratedPredictor):
         self._position = context.position
         self._scored: ScoredDraft | None = None
         self._pairs: list[tuple[torch.Tensor, list[int]]] = []
-        """Hidden states [n, F] and the tokens that followed them: for a feature layer those it has not read yet, for
-        other heads only the latest."""
-        self._reader = FeatureReader()
+        """Hidden states [n, F] and the tokens that followed them: where earlier tokens are attended to those that were
+        not read yet, else only the latest."""
+        self._reader = heads.reader()
         self._states: dict[Path, torch.Tensor] = {}  # of a recurrent head: [D], after each path
-        self._nodes: dict[Path, FeatureNode] = {}  # of a feature layer
-        self._levels: list[TokenProbs] = []  # of parallel heads: the same after all paths of one length
+        self._nodes: dict[Path, Any] = {}  # of a stepwise layer
+        self._levels: list[TokenProbs] = []  # of what predicts at once: the same after all paths of one length
 
     @property
     def wanted_layers(self) -> Sequence[int]:
@@ -159,7 +163,7 @@ class HeadsPredictor(CalibratedPredictor):
         self._levels = []
         self._position += len(tokens)
         if not self._follow(scored, tokens):
-            self._pairs, self._reader = [], FeatureReader()  # states are missing in between
+            self._pairs, self._reader = [], self._heads.reader()  # states are missing in between
         self._tokens += tokens
 
     def run(self, tree: DraftTree) -> bool:
@@ -169,10 +173,10 @@ class HeadsPredictor(CalibratedPredictor):
         with inference_mode(True):
             bound = self._heads.bound
             started = perf_counter()  # binding takes longer than many reads, but only once
-            if not isinstance(bound.heads, ParallelHeads):
+            if not isinstance(bound.heads, AtOnce):
                 known = self._read_recurrent(bound, bound.heads, paths(tree.tokens, tree.parents))
             elif known := not self._levels:
-                logits = bound.heads.logits(self._pairs[-1][0][-1:].to(bound.shared), bound.shared)
+                logits = self._read_at_once(bound, bound.heads)
                 self._levels = self._likeliest(bound, logits, range(bound.heads.depth))
         if known:
             self._heads.time.took(perf_counter() - started)
@@ -181,7 +185,7 @@ class HeadsPredictor(CalibratedPredictor):
     @property
     def _is_ready(self) -> bool:
         """Whether the hidden state is known from which the target's last token was picked."""
-        return bool(self._pairs) or () in self._predicted
+        return bool(self._pairs or self._levels) or () in self._predicted
 
     def _follow(self, scored: ScoredDraft | None, tokens: Sequence[int]) -> bool:
         """Keep the hidden states along `tokens`. Returns False if some of them are unknown."""
@@ -194,14 +198,14 @@ class HeadsPredictor(CalibratedPredictor):
             return False
         places, following = [root, *[root + 1 + node for node in path]], list(tokens)
         head = self._heads.bound.heads
-        if not isinstance(head, FeatureLayer):
+        if not head.context:
             self._pairs = [(states[places[-1:]], following[-1:])]
             return True
-        before = min(root, len(self._tokens) - 1, head.sizes.context)
+        before = min(root, len(self._tokens) - 1, head.context)
         if before > 0:  # a prompt, or the part of it that was not in the prefix cache
             places, following = [*range(root - before, root), *places], [*self._tokens[-before:], *following]
         self._pairs.append((states[places], following))
-        if len(self._pairs) > head.sizes.context + 1:  # the last pair attends to no older ones
+        if len(self._pairs) > head.context + 1:  # the last pair attends to no older ones
             self._reader.skip(len(self._pairs.pop(0)[1]))
         return True
 
@@ -210,10 +214,24 @@ class HeadsPredictor(CalibratedPredictor):
             return self._levels[len(path)] if len(path) < len(self._levels) else ()
         return super()._uncalibrated(path)
 
-    def _read_recurrent(self, bound: _Bound, head: RecurrentHead | FeatureLayer, drafted: Sequence[Path]) -> bool:
-        """Read level by level; a feature layer only one level, which takes as long as several of a recurrent head."""
+    def _read_at_once(self, bound: _Bound, head: AtOnce) -> torch.Tensor:
+        """The logits of all levels, [depth, V']."""
+        if isinstance(head, ParallelHeads):
+            return head.logits(self._pairs[-1][0][-1:].to(bound.shared), bound.shared)
+        block = self._embedded(bound, head.block(self._pairs[-1][1][-1]))
+        read, self._pairs = self._unread(bound), []
+        return bound.product(head.head_inputs(self._reader.read(head, read, block)))
+
+    def _unread(self, bound: _Bound) -> torch.Tensor:
+        return torch.cat([each for each, _ in self._pairs]).to(bound.shared)
+
+    def _embedded(self, bound: _Bound, tokens: Sequence[int]) -> torch.Tensor:
+        return bound.embeddings[torch.tensor(tokens, device=bound.embeddings.device)].to(bound.shared)
+
+    def _read_recurrent(self, bound: _Bound, head: RecurrentHead | Stepwise, drafted: Sequence[Path]) -> bool:
+        """Read level by level; a stepwise layer only one level, which takes as long as several of a recurrent head."""
         known = len(self._predicted)
-        one_level = isinstance(head, FeatureLayer)
+        one_level = isinstance(head, Stepwise)
         beam: list[tuple[Path, float]] = [((), 1.0)]
         for level in range(head.depth):
             here = [path for path in drafted if len(path) == level]
@@ -228,17 +246,16 @@ class HeadsPredictor(CalibratedPredictor):
             beam = self._next_beam(beam)
         return len(self._predicted) > known
 
-    def _advance(self, bound: _Bound, head: RecurrentHead | FeatureLayer, fresh: Sequence[Path]) -> None:
+    def _advance(self, bound: _Bound, head: RecurrentHead | Stepwise, fresh: Sequence[Path]) -> None:
         """Read paths of one length whose parents have been read."""
         following = [path[-1] for path in fresh] if fresh[0] else [token for _, each in self._pairs for token in each]
-        embeddings = bound.embeddings[torch.tensor(following, device=bound.embeddings.device)].to(bound.shared)
+        embeddings = self._embedded(bound, following)
         before = [path[:-1] for path in fresh if path]
-        if isinstance(head, FeatureLayer):
+        if isinstance(head, Stepwise):
             if before:
                 nodes = self._reader.step(head, [self._nodes[path] for path in before], embeddings)
             else:
-                read = torch.cat([each for each, _ in self._pairs]).to(bound.shared)
-                nodes, self._pairs = [self._reader.read(head, read, embeddings)], []
+                nodes, self._pairs = [self._reader.read(head, self._unread(bound), embeddings)], []
             self._nodes |= zip(fresh, nodes, strict=True)
             logits = bound.product(head.head_inputs(torch.stack([node.feature for node in nodes])))
         else:

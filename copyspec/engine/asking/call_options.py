@@ -150,13 +150,15 @@ class CallOptions:
     """Samples per prompt (`Result.samples`; in streams `Chunk.sample` is its number); above 1 the
     default temperature is 1, as in OpenAI's API."""
     drafter: DrafterName | OwnDrafter | Sequence[DrafterName | OwnDrafter] = "auto"
-    """"auto": copies, plus `draft_model` while it pays; "copy" or "model": only one of them; "none" decodes plainly. A
-    function that takes a `copyspec.DraftContext` and returns a `Drafter`: [drafts of your own](#your-own-drafter); in a
-    list with "auto" or other functions they share the draft tree. The default `rule` gives the same output for all."""
+    """"auto": copies, plus `draft_model`, or a layer that the model brings for it, while that pays; "copy" or "model":
+    only one of them; "none" decodes plainly. A function that takes a `copyspec.DraftContext` and returns a `Drafter`:
+    [drafts of your own](#your-own-drafter); in a list with "auto" or other functions they share the draft tree. The
+    default `rule` gives the same output for all."""
     draft_model: DraftChoice | Sequence[DraftChoice] | None = None
     """A smaller model that drafts too, or several: a hub id, a folder, a loaded model with the same tokenizer, an
-    engine with any tokenizer, "layers:2" for the model's own first two layers, or "heads:FOLDER"
-    for [heads](survey.md#heads) that read its hidden states. Never altered."""
+    engine with any tokenizer, "layers:2" for the model's own first two layers, "mtp" for the layer [for multi-token
+    prediction](survey.md#a-layer-that-the-model-brings) in its files, or "heads:FOLDER" for [heads](survey.md#heads)
+    that read its hidden states. Never altered."""
     datastore: TokenStore | Sequence[TokenStore] | None = None
     """An open `copyspec.retrievers.Datastore` built with the model's tokenizer, or several: continuations found there
     for the output's last tokens are drafted beside the copies (REST; [datastores](retrieval.md#drafting-from-it))."""
@@ -207,6 +209,8 @@ class CallOptions:
     """False: only draft models, datastores and the caller's own drafters draft."""
     draft_models: tuple[object, ...] = field(init=False)
     """The models that draft in this call."""
+    finds_drafter: bool = field(init=False)
+    """Whether a layer in the model's own files may draft, as no other model is named to."""
     datastores: tuple[TokenStore, ...] = field(init=False)
     lists: tuple[str, ...] = field(init=False)
     """The options that are given as a list with one value per prompt."""
@@ -346,6 +350,7 @@ class CallOptions:
             "own_drafters": own,
             "copies": name in ("auto", "copy"),
             "draft_models": models if asks_models else (),
+            "finds_drafter": name == "auto" and not models and not steady,
             "datastores": stores if asks_models else (),
         }
 

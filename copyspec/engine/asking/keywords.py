@@ -105,13 +105,15 @@ class GenerateOptions(TypedDict, total=False):
     """Samples per prompt (`Result.samples`; in streams `Chunk.sample` is its number); above 1 the
     default temperature is 1, as in OpenAI's API."""
     drafter: DrafterName | OwnDrafter | Sequence[DrafterName | OwnDrafter] | None
-    """"auto": copies, plus `draft_model` while it pays; "copy" or "model": only one of them; "none" decodes plainly. A
-    function that takes a `copyspec.DraftContext` and returns a `Drafter`: drafts of your own; in a
-    list with "auto" or other functions they share the draft tree. The default `rule` gives the same output for all."""
+    """"auto": copies, plus `draft_model`, or a layer that the model brings for it, while that pays; "copy" or "model":
+    only one of them; "none" decodes plainly. A function that takes a `copyspec.DraftContext` and returns a `Drafter`:
+    drafts of your own; in a list with "auto" or other functions they share the draft tree. The
+    default `rule` gives the same output for all."""
     draft_model: DraftChoice | Sequence[DraftChoice] | None
     """A smaller model that drafts too, or several: a hub id, a folder, a loaded model with the same tokenizer, an
-    engine with any tokenizer, "layers:2" for the model's own first two layers, or "heads:FOLDER"
-    for heads that read its hidden states. Never altered."""
+    engine with any tokenizer, "layers:2" for the model's own first two layers, "mtp" for the layer for multi-token
+    prediction in its files, or "heads:FOLDER" for heads
+    that read its hidden states. Never altered."""
     datastore: TokenStore | Sequence[TokenStore] | None
     """An open `copyspec.retrievers.Datastore` built with the model's tokenizer, or several: continuations found there
     for the output's last tokens are drafted beside the copies (REST; datastores)."""

@@ -125,6 +125,7 @@ ELSEWHERE = {
     "num_threads": "threads",
     "assistant_early_exit": 'draft_model="layers:2"',
     "speculative_model": "draft_model",
+    "use_mtp": 'draft_model="mtp"',
     **dict.fromkeys(
         (
             *("model", "tokenizer", "device", "dtype", "revision", "adapter", "static", "model_kwargs"),

@@ -11,12 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, Union
 
 from copyspec.common.checks import brief
+from copyspec.common.control_groups import available_memory
 from copyspec.common.forks import check_forked, fork_safe
 from copyspec.drafters.predictors.base import Predictor, RowContext
 from copyspec.drafters.predictors.early_exit import early_exit
 from copyspec.drafters.predictors.head_files import load_heads
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
 from copyspec.drafters.predictors.language_model import DraftModel, ModelPredictor
+from copyspec.drafters.predictors.mtp_files import load_mtp, mtp_size
 from copyspec.drafters.predictors.text_bridge import BridgedPredictor, Tokenizing
 from copyspec.models.errors import LoadError, expanded
 from copyspec.models.loading import ModelChoice, identity, load_model, resolve_name
@@ -40,6 +42,12 @@ MAX_DIGITS = 9  # of a number of layers; Python reads no number of thousands
 
 HEADS = "heads:"
 """`draft_model="heads:FOLDER"`: heads that read the target's last hidden state (`training.heads`)."""
+
+MTP = "mtp"
+"""`draft_model="mtp"`: the layer for multi-token prediction in the files that the target was loaded from."""
+
+MTP_MEMORY = 4
+"""An MTP layer drafts unasked only if available memory is so many times its weights: they are packed a second time."""
 
 
 class LoadedModel(Protocol):
@@ -76,6 +84,8 @@ class DraftModels:
         """`load`: loads models given by name; None: they are loaded for this engine alone."""
         self._model, self._codec, self._load_named = model, codec, load
         self._loaded: dict[object, _Matched] = {}
+        self.unasked: Sequence[MakePredictor] | None = None
+        """What `find_unasked` has found; None: it was not called yet."""
         self._loading = fork_safe(threading.Lock())
         self.locks: tuple[threading.RLock, ...] = ()
         """Locks of the models that draft."""
@@ -85,9 +95,38 @@ class DraftModels:
         draft."""
         return [self._find(each).make for each in chosen]
 
+    def find_unasked(self) -> Sequence[MakePredictor]:
+        """The predictor of the MTP layer in the target's files, for calls that name no draft model; none if there is no
+        such layer, its files are broken or little memory is left. Whether a step of it pays is measured while it
+        drafts."""
+        check_forked(self._loading, "loading a draft model")
+        with self._loading:
+            if (found := self.unasked) is None:
+                self._check_loaded()
+                found = self.unasked = self._of_own_files()
+        return found
+
+    def _of_own_files(self) -> list[MakePredictor]:
+        model = self._model
+        size = mtp_size(model) * model.dtype.itemsize
+        if not size or 0 < available_memory() < MTP_MEMORY * size:
+            return []
+        try:
+            found = [self._find_heads(MTP).make]
+        except LoadError as error:
+            logger.warning("%s: its layer for multi-token prediction does not draft: %s", type(model).__name__, error)
+            return []
+        logger.info(
+            "%s drafts with the layer for multi-token prediction in its own files (%d MB), where measured times say "
+            "that it pays; drafter='copy' leaves it out",
+            type(model).__name__,
+            size / 1e6,
+        )
+        return found
+
     def second(self, chosen: object) -> Target:
         """The target of a rule's second model. Raises ValueError for a model that cannot score the target's tokens."""
-        if isinstance(chosen, str) and chosen.startswith(HEADS):
+        if isinstance(chosen, str) and _is_heads(chosen):
             raise ValueError(f"the model of rule= is {chosen!r}, which is none; give a smaller one, or 'layers:2'")
         try:
             match = self._find(chosen)
@@ -107,17 +146,17 @@ class DraftModels:
     def rematch(self, codec: Codec) -> None:
         """Match the draft models again after the engine's tokenizer or vocabulary has changed."""
         # Without the lock: a thread that holds the model's lock must not wait for one that loads.
-        self._codec, self._loaded = codec, {}
+        self._codec, self._loaded, self.unasked = codec, {}, None
 
     def unload(self) -> None:
         """Release all draft models."""
         self._loaded.clear()
+        self.unasked = None
         self.__dict__.pop("_model", None)
 
     def _find(self, chosen: object) -> _Matched:
-        if "_model" not in self.__dict__:
-            raise RuntimeError("the engine was unloaded while a call was being prepared; load the model again")
-        if isinstance(chosen, str) and chosen.startswith(HEADS):
+        self._check_loaded()
+        if isinstance(chosen, str) and _is_heads(chosen):
             return self._find_heads(chosen)
         key = _key(chosen)
         if (found := self._loaded.get(key)) is not None:
@@ -134,8 +173,15 @@ class DraftModels:
                 self.locks = tuple({*self.locks, lock_of(model)})
             return loaded[key]
 
+    def _check_loaded(self) -> None:
+        if "_model" not in self.__dict__:
+            raise RuntimeError("the engine was unloaded while a call was being prepared; load the model again")
+
     def _find_heads(self, chosen: str) -> _Matched:
-        if (found := self._loaded.get(chosen)) is None:
+        if (found := self._loaded.get(chosen)) is None and chosen == MTP:
+            heads = DraftHeads(load_mtp(self._model), self._model)
+            found = self._loaded[MTP] = _Matched(chosen, partial(HeadsPredictor, heads))
+        elif found is None:
             folder = expanded(chosen[len(HEADS) :], f"the path of draft_model={HEADS!r}")
             if chosen == HEADS:
                 raise ValueError(f"draft_model={chosen!r} must name a folder, as in '{HEADS}FOLDER'")
@@ -203,7 +249,11 @@ def _key(chosen: object) -> object:
 
 def names_model(chosen: str) -> bool:
     """Whether a str given as `draft_model` names a model; others mean parts of the target, or heads for it."""
-    return not chosen.startswith((LAYERS, HEADS))
+    return not (chosen.startswith(LAYERS) or _is_heads(chosen))
+
+
+def _is_heads(chosen: str) -> bool:
+    return chosen == MTP or chosen.startswith(HEADS)
 
 
 def can_draft(chosen: object) -> bool:

@@ -440,6 +440,9 @@ class JobMaker:
         predictors: list[MakePredictor] = []
         if options.draft_models:
             predictors += self._drafting.predictors(options.draft_models)
+        elif options.finds_drafter and self._target.keeps_states:
+            found = self._drafting.unasked
+            predictors += self._drafting.find_unasked() if found is None else found
         if options.datastores:
             predictors += self._datastores.predictors(options.datastores)
         predictors += [cast("PredictorFactory", each).predictor for each in own if hasattr(each, "predictor")]

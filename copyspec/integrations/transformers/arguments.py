@@ -25,7 +25,7 @@ REFUSED: Mapping[str, tuple[tuple[object, ...], str]] = {
     "guidance_scale": ((None, 1, 1.0), "guidance runs the model a second time for each token; leave it out"),
     "prompt_lookup_num_tokens": ((None,), "copyspec drafts itself; leave it out, or leave out custom_generate"),
     "assistant_early_exit": ((None,), "write draft_model='layers:N' instead"),
-    "use_mtp": ((None, False), "copyspec drafts itself; leave it out, or leave out custom_generate"),
+    "use_mtp": ((None, False), "write draft_model='mtp' instead"),
     "speculation_type": ((None,), "copyspec drafts itself; leave it out, or leave out custom_generate"),
 }
 """Options of the generation config with their neutral values, and the remedy for any other value."""

@@ -24,19 +24,33 @@ class HiddenStates:
     last: torch.Tensor | None = None  # the base model's output for all tokens, [1, T, D]
     inner: dict[int, torch.Tensor] = field(default_factory=dict)  # inputs of the requested layers, [1, T, D]
 
-    def of_rows(self, first: Sequence[int], scored: Sequence[int]) -> list[dict[int, torch.Tensor]] | None:
+    def copied(self, tokens: int, scored: int) -> HiddenStates:
+        """A copy without the padding behind so many tokens, whose memory no later pass writes to. `scored`: states that
+        the output head was given."""
+        head, last = self.head, self.last
+        return HiddenStates(
+            None if head is None else head[:, :scored].clone(),
+            None if last is None else last[:, :tokens].clone(),
+            {number: states[:, :tokens].clone() for number, states in self.inner.items()},
+        )
+
+    def of_rows(
+        self, first: Sequence[int], scored: Sequence[int], *, is_last: bool | None = None
+    ) -> list[dict[int, torch.Tensor]] | None:
         """The states of each row, whose tokens are first[r] .. first[r + 1] - 1, the last scored[r] of them scored: the
         output head's inputs under LAST, at all tokens where the base model's output matches them, else at the scored
-        ones; and the inputs of layers by their number. None if nothing was recorded."""
-        head, whole = self.head, self.last
+        ones; and the inputs of layers by their number. None if nothing was recorded.
+
+        `is_last`: what `gives_last` has found; None: find out."""
+        head = self.head
         if head is None:
             return None
-        ends = zip(first[1:], scored, strict=True)
-        wanted = [token for end, count in ends for token in range(end - count, end)]
+        wanted = _wanted(first, scored)
         if head.shape[1] == first[-1] != len(wanted):
             head = head[:, wanted]
-        if whole is not None and whole.shape[::2] == head.shape[::2] and whole[:, wanted].equal(head):
-            head = whole  # else the model transforms states before its head
+        whole = self.last if is_last is not False else None
+        if whole is not None and (is_last or self.gives_last(first, scored)):
+            head = whole
         rows: list[dict[int, torch.Tensor]] = []
         before = 0
         for begin, end, count in zip(first, first[1:], scored, strict=False):
@@ -45,6 +59,22 @@ class HiddenStates:
             rows.append({LAST: head[0, places], **inner})
             before += count
         return rows
+
+    def gives_last(self, first: Sequence[int], scored: Sequence[int]) -> bool:
+        """Whether the output head is given what the base model returns, as it is: some models transform it before. A
+        property of the model, and on a device a read that waits for the pass."""
+        head, whole, wanted = self.head, self.last, _wanted(first, scored)
+        if head is None or whole is None:
+            return False
+        if head.shape[1] == first[-1] != len(wanted):
+            head = head[:, wanted]
+        return whole.shape[::2] == head.shape[::2] and whole[:, wanted].equal(head)
+
+
+def _wanted(first: Sequence[int], scored: Sequence[int]) -> list[int]:
+    """The scored tokens."""
+    ends = zip(first[1:], scored, strict=True)
+    return [token for end, count in ends for token in range(end - count, end)]
 
 
 LAST = -1

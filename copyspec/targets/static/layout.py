@@ -53,6 +53,8 @@ class Shape(NamedTuple):
     ordered: bool = False
     """Whether tokens attend to the keys of their paths in the order of positions, each as a unit of its own, so that
     the sums of a node are those of the same token in plain decoding."""
+    layers: tuple[int, ...] = ()
+    """Whose inputs the pass keeps, `states.LAST` for the output head: for drafters that read hidden states."""
 
     @property
     def words(self) -> int:
@@ -69,9 +71,11 @@ class Shape(NamedTuple):
         return (FIELDS + self.words) * self.tokens, 2 * self.moves, self.scored, 1 + UNIT * self.units
 
     @classmethod
-    def of(cls, tokens: int, scored: int, *, most_slots: int = 0, ordered: bool = False) -> Shape:
+    def of(
+        cls, tokens: int, scored: int, *, most_slots: int = 0, ordered: bool = False, layers: tuple[int, ...] = ()
+    ) -> Shape:
         """`most_slots`: in exact mode, of a row, since its splits have one size."""
-        return cls(tokens, scored, max(2 * tokens + SPLIT, tokens * -(-most_slots // EXACT_SPLIT)), ordered)
+        return cls(tokens, scored, max(2 * tokens + SPLIT, tokens * -(-most_slots // EXACT_SPLIT)), ordered, layers)
 
 
 @dataclass(slots=True, eq=False)

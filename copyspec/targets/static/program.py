@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from copyspec.targets.hooks.positions import positions_from_outside
+from copyspec.targets.hooks.states import LAST, HiddenStates, hidden_states
 from copyspec.targets.static.buffers import KeyValues, StaticCache, move
 from copyspec.targets.static.layout import PLACE, Shape
 from copyspec.targets.static.masks_on_device import PassInputs, additive_masks, key_positions, own_slots, seen
@@ -56,9 +57,18 @@ class StaticProgram:
         self._moved, self._table = list(key_values.buffers.values()), table
         self._tile, self._tree_attention = tile, tree_attention
         self._by_kernel = not compiled and runs_kernels
+        self.states: HiddenStates | None = None
+        """Of the last pass, padding included; None unless the shape keeps some."""
 
     def __call__(self, packed: torch.Tensor) -> torch.Tensor:
         """Return the logits of the scored tokens, [L, V], of a pass that is laid out as in `layout`."""
+        layers = self._shape.layers
+        if not layers:
+            return self._run(packed)
+        with hidden_states(self._model, [layer for layer in layers if layer != LAST]) as self.states:
+            return self._run(packed)
+
+    def _run(self, packed: torch.Tensor) -> torch.Tensor:
         shape, cache = self._shape, self._cache
         fields, moves, wanted, units = packed.split(list(shape.parts))  # type: ignore[no-untyped-call]
         fields = fields.view(-1, shape.tokens)

@@ -18,6 +18,7 @@ from copyspec.common.forks import fork_safe
 from copyspec.options import CapturedGraph, Runner, StaticOptions
 from copyspec.targets.hooks.graph_pools import leave_capture
 from copyspec.targets.hooks.inference import inference_mode
+from copyspec.targets.hooks.states import HiddenStates
 from copyspec.targets.static.layout import Shape
 from copyspec.targets.static.program import StaticProgram
 from copyspec.targets.static.settings import MAX_PADDED, RARE, RETRY_PASSES, WARM_PASSES
@@ -81,6 +82,7 @@ class _Step:
     copied: torch.cuda.Event | None = None  # after the last copy of `staging`; None on a CPU
     graph: CapturedGraph | None = None
     logits: torch.Tensor | None = None  # [L, V], written by the graph
+    states: HiddenStates | None = None  # written by the graph
 
 
 @dataclass(slots=True)
@@ -134,6 +136,7 @@ class ProgramRunner:
                 if each.graph is not None
                 and shape.tokens <= other.tokens <= max(MAX_PADDED, 2 * shape.tokens)
                 and shape.scored <= other.scored
+                and shape.layers == other.layers
             ]
             if larger:
                 self._asked[shape] += 1
@@ -156,6 +159,11 @@ class ProgramRunner:
         """Run the pass that was laid out; return logits [L, V], which the next pass of its shape may overwrite."""
         with on_device(self._device):
             return self._run_step(shape)
+
+    def states(self, shape: Shape) -> HiddenStates | None:
+        """The hidden states of the last pass of this shape, padding included, which the next one may overwrite."""
+        step = self._steps[shape]
+        return step.program.states if step.graph is None else step.states
 
     def _captures_passes(self) -> bool:
         return self._new_graph is not None and self._captures.are_possible
@@ -213,7 +221,7 @@ class ProgramRunner:
             self._new_graph = _graphs(self._device, self._options)
             logger.warning("this model's passes cannot be captured (%s); they run operator by operator", _line(error))
             return
-        step.graph = graph
+        step.graph, step.states = graph, step.program.states
         del self._asked[shape]
 
     def _step(self, shape: Shape) -> _Step:

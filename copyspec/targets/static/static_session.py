@@ -16,6 +16,7 @@ import torch
 
 from copyspec.options import Runner, StaticOptions
 from copyspec.targets.hooks.inference import in_inference_mode
+from copyspec.targets.hooks.states import LAST
 from copyspec.targets.passes import check_rows
 from copyspec.targets.scores import Scores
 from copyspec.targets.static.buffers import CacheLayout, move
@@ -37,6 +38,7 @@ from copyspec.tree import EMPTY
 if TYPE_CHECKING:
     from copyspec.targets.facts import ModelFacts
     from copyspec.targets.hooks.model_state import ModelState
+    from copyspec.targets.hooks.states import HiddenStates, RowStates
     from copyspec.targets.prefixes import Layers
     from copyspec.targets.seq2seq import Seq2SeqSession
     from copyspec.tree import DraftTree
@@ -91,6 +93,10 @@ class StaticSession:
         self._cross_is_stale = False
         self._state: ModelState | None = None  # of the model when rows were last added
         self._warned_states = False
+        self._layers: tuple[int, ...] = ()  # whose inputs the running `score` keeps
+        self._recorded: list[tuple[HiddenStates, list[int], Sequence[int]]] = []
+        """Of each of its passes: states, the first token of each row and behind the last, and tokens scored."""
+        self._gives_last: bool | None = None  # see `HiddenStates.gives_last`
         self._tile = 1
         self._is_settled = True
         self.add(prompts, new_tokens)
@@ -154,14 +160,21 @@ class StaticSession:
 
     def score_with_states(
         self, uncached: Rows, trees: Sequence[DraftTree], layers: Sequence[int] = ()
-    ) -> tuple[Scores, None]:
-        if not self._warned_states:
-            self._warned_states = True
-            logger.warning(
-                "passes of static shapes keep no hidden states: draft heads do not draft here; "
-                "StaticOptions(use='never') has passes that do"
-            )
-        return self.score(uncached, trees), None
+    ) -> tuple[Scores, Sequence[RowStates] | None]:
+        if self._target.options.compile:
+            if not self._warned_states:
+                self._warned_states = True
+                logger.warning(
+                    "compiled passes keep no hidden states: draft heads do not draft here; "
+                    "StaticOptions(compile=False) has passes that do"
+                )
+            return self.score(uncached, trees), None
+        self._layers, self._recorded = (LAST, *layers), []
+        try:
+            scores = self.score(uncached, trees)
+            return scores, self._states_of_rows()
+        finally:
+            self._layers, self._recorded = (), []
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         if self._starts is None:
@@ -226,6 +239,19 @@ class StaticSession:
         if self._encoder is not None:
             self._encoder.close()
         self._encoder, self._rows, self._starts = None, [], None
+
+    @in_inference_mode
+    def _states_of_rows(self) -> Sequence[RowStates] | None:
+        """What the passes of a `score` have kept, by row."""
+        if self._gives_last is None:
+            states, first, scored = self._recorded[-1]  # which scores some tokens
+            self._gives_last = states.gives_last(first, scored)
+        parts = [
+            states.of_rows(first, scored, is_last=self._gives_last) or () for states, first, scored in self._recorded
+        ]
+        if len(parts) == 1 or not all(parts):
+            return parts[-1] or None
+        return [{key: torch.cat([part[key] for part in row]) for key in row[0]} for row in zip(*parts, strict=True)]
 
     @property
     def pool(self) -> PagePool:
@@ -341,6 +367,7 @@ class StaticSession:
             SCORED if tokens > 2 * SCORED and wanted <= SCORED else tokens,
             most_slots=slot_bucket(max(map(int.__add__, starts, lengths))) if self._exact else 0,
             ordered=self._exact and wanted > 0,
+            layers=self._layers,
         )
         self._refresh_cross()
         shape = pool.runner.choose(shape)
@@ -361,6 +388,9 @@ class StaticSession:
         for row in self._rows:
             row.path = ()
         logits = pool.runner.run(shape)
+        if (states := pool.runner.states(shape) if self._layers else None) is not None:
+            copied = states.copied(total, wanted if shape.scored < tokens else total)
+            self._recorded.append((copied, [0, *accumulate(lengths)], scored))
         if shape.scored < tokens:
             return logits, list(accumulate(scored[:-1], initial=0))
         ends = accumulate(lengths)

@@ -82,6 +82,10 @@ class StaticTarget:
         return self.inner.supports_trees
 
     @property
+    def keeps_states(self) -> bool:
+        return self.inner.keeps_states and not self.options.compile
+
+    @property
     def device(self) -> torch.device:
         return self.inner.device
 
@@ -94,9 +98,9 @@ class StaticTarget:
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         """Open a static session or one of the inner target. All sessions open at the same time are of one kind, so that
-        they can join: the first decides. One that keeps states is static only if static passes were asked for. Under
-        autocast, all are the inner target's: it keeps copies of weights that a graph would read after they were
-        freed."""
+        they can join: the first decides. Compiled passes keep no states: where those are wanted, the inner target's
+        are made, unless static ones were asked for. Under autocast, all are the inner target's: it keeps copies of
+        weights that a graph would read after they were freed."""
         if self.model.training:
             raise training_error(self.model)
         if _is_autocast(self.device):
@@ -106,7 +110,8 @@ class StaticTarget:
             if self.options.use == "auto" and self.device.type != "cuda":  # the model was moved
                 return self.inner.open(prompts, new_tokens)
             if not any([len(session.lengths) for session in self._sessions]):  # none is open
-                self._is_dynamic = keeps_states and self.options.use == "auto" and not self.options.exact
+                options = self.options
+                self._is_dynamic = keeps_states and options.compile and options.use == "auto" and not options.exact
                 self._decide(refusal(self.inner) or self._failure("masks"))
             elif is_changed and self._refused is None:
                 self._fused = self._fusible()
