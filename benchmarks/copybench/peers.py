@@ -12,8 +12,9 @@ from typing import Any
 from benchmarks.copybench import drafters
 from benchmarks.replay import peers as installed
 from benchmarks.replay.methods import HfPromptLookup
-from benchmarks.replay.run import copyspec_drafter
+from benchmarks.replay.run import copyspec_drafter, row_sources
 from benchmarks.transcripts import TokenRow
+from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
 from copyspec.drafters.prompt_lookup import LOOKUP_NGRAM, LOOKUP_TOKENS
 
@@ -75,7 +76,18 @@ MAP = {"key": 12, "least": 1, "most": 48}
 MAPS = {"key": (1, 2, 3, 4, 6), "least": (1,), "most": (4, 8, 32)}
 """llama.cpp's lengths of a key and of a draft. It drafts that many tokens or none, so that shorter may be better."""
 
-OWN, CHAIN = "copyspec", "copyspec, chain"
+
+def copies(folder: Path, row: TokenRow, nodes: int) -> Drafter:
+    """The same without n-grams of English, which no peer has."""
+    return create(row_sources("", row), frozenset({row.output[-1]}), breaks=row.breaks)
+
+
+OWN, CHAIN, COPIES = "copyspec", "copyspec, chain", "copyspec, copies alone"
+OURS = {
+    OWN: Peer("copyspec", own, trees=True),
+    COPIES: Peer("copyspec without n-grams of English", copies, trees=True),
+    CHAIN: Peer("copyspec", own),
+}
 TOLD = "copyspec, told its sources"
 """With the row's references, and told which of them is edited, as the pipelines do. No peer takes them."""
 

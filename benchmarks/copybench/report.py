@@ -8,13 +8,17 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.copybench.peers import CHAIN, OWN, TOLD
+from benchmarks.copybench.peers import CHAIN, COPIES, OURS, OWN, TOLD
 from benchmarks.replay.chart import Chart, png
 from benchmarks.replay.figures import Figures, Grid
 
 LLAMA = "llama.cpp"
 SHOWN = ("transformers", "vLLM", "Arctic", "SGLang", LLAMA, "SAM-Decoding")
 """Peers in the table of sets and the chart. `LLAMA` stands for the best of its kinds on each set."""
+
+
+MADE = "whole_"
+"""Begins the names of sets that `benchmarks.replay.whole_files` makes. Their calls would leave the chart no room."""
 
 
 def overall(lines: Iterable[Figures]) -> float:
@@ -37,7 +41,7 @@ def keys(grid: Grid) -> list[tuple[str, str, str]]:
 def behind(report: Mapping[str, Any], nodes: int, *, chains: bool = False) -> list[tuple[tuple[str, str, str], str]]:
     """The sets on which a peer is ahead, with that peer. `chains`: copyspec's chains beside peers that draft chains."""
     grid, found = of_budget(report, nodes), []
-    peers = [name for name in grid.methods if name not in (OWN, CHAIN, TOLD)]
+    peers = [name for name in grid.methods if name not in {*OURS, TOLD}]
     peers = [name for name in peers if not (chains and report["methods"][name]["trees"])]
     for key in keys(grid):
         best = max(peers, key=lambda name: grid.cell(key, name).tokens_per_call)
@@ -93,7 +97,8 @@ def methods_table(report: Mapping[str, Any]) -> str:
 def sets_table(report: Mapping[str, Any], nodes: int) -> str:
     """Tokens per call of each set. llama.cpp's kinds share a column, their best on that set."""
     grid = of_budget(report, nodes)
-    shown = [OWN, CHAIN, *(name for name in SHOWN if _kinds(grid, name))]
+    shown = [OWN, COPIES, CHAIN, *SHOWN]
+    shown = [name for name in shown if _kinds(grid, name)]
     rows: list[list[str]] = []
     for task, held in grid.tasks.items():
         rows.append([f"**{task}**"])
@@ -116,6 +121,7 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
                 [max(grid.cell(key, kind).tokens_per_call for kind in _kinds(grid, name)) for name in shown],
             )
             for key in held
+            if not key[1].startswith(MADE)
         ]
         for task, held in grid.tasks.items()
     }

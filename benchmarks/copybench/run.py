@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.copybench import build, checks, report
 from benchmarks.copybench.drafters import use
-from benchmarks.copybench.peers import CHAIN, NOT_RUN, OWN, PEERS, TOLD, Peer, own
+from benchmarks.copybench.peers import NOT_RUN, OURS, PEERS, TOLD, Peer
 from benchmarks.replay.chart import need_matplotlib
 from benchmarks.replay.figures import Figures
 from benchmarks.replay.run import Tally, copyspec_drafter, node_counts, replay, row_count
@@ -123,10 +123,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     full = token_sets(measured, tokenizer)
     longest = sorted((row for each in held.values() for row in each), key=lambda row: -len(row.prompt))[:MEMORY_ROWS]
     use(folder)
-    methods: dict[str, Peer] = {OWN: Peer("copyspec", own, trees=True), CHAIN: Peer("copyspec", own)}
     lines: list[Figures] = []
     described: dict[str, dict[str, Any]] = {}
-    for name, peer in {**methods, **PEERS}.items():
+    for name, peer in {**OURS, **PEERS}.items():
         described[name] = {"code": peer.code, "trees": peer.trees, "shipped": peer.shipped, "best": {}, "tried": {}}
         for nodes in options.nodes:
             tried = search(peer, folder, fitted, nodes) if peer.grid else [(0.0, dict(peer.shipped))]
