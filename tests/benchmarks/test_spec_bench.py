@@ -70,4 +70,4 @@ def test_files_that_are_not_there_are_said(tmp_path: Path, capsys: pytest.Captur
     row = {"id": "expertqa-1", "task": "rag", "model": "m", "prompt": "p", "references": [], "output": "o"}
     (tmp_path / "rag.jsonl.gz").write_bytes(gzip.compress(json.dumps(row).encode()))
     assert [group_of(each) for each in read_recorded(tmp_path)] == ["RAG"]
-    assert "left out: chat.jsonl.gz, translation.jsonl.gz" in capsys.readouterr().err
+    assert "without the groups of chat.jsonl.gz, translation.jsonl.gz" in capsys.readouterr().err
