@@ -66,6 +66,11 @@ def replayed(lines: list[dict[str, Any]]) -> Values:
     }
 
 
+def beside_peers(report: dict[str, Any]) -> Values:
+    """The same of the copy benchmark, without peers that must be built."""
+    return replayed([line for line in report["figures"] if line["method"].startswith(("copyspec", "transformers"))])
+
+
 def forms(lines: list[dict[str, Any]]) -> Values:
     """Tokens per call from the prompt alone, by its form."""
     return {line["form"]: round(line["prompt_only"], 2) for line in lines}
@@ -157,6 +162,12 @@ FIGURES = (
             f"benchmarks.replay OUT/whole.jsonl.gz --methods copyspec,hf-prompt-lookup --nodes 32,128 {JSON}",
         ),
         replayed,
+    ),
+    Figure(
+        "the copy benchmark",
+        "copybench.md#results",
+        (f"benchmarks.copybench --nodes 32 --rows 5 --search-rows 2 {JSON}",),
+        beside_peers,
     ),
     Figure(
         "forms of prompts",

@@ -69,7 +69,7 @@ def read_transcripts(paths: Iterable[str | Path]) -> list[Transcript]:
     for file in files:
         for number, row in enumerate(read_rows(file), start=1):
             try:
-                rows.append(_transcript(row))
+                rows.append(transcript(row))
             except KeyError as error:
                 raise ValueError(f"{file}, line {number}: the row has no field {error}") from None
     return rows
@@ -173,7 +173,8 @@ def _files(given_paths: Iterable[str | Path]) -> list[Path]:
     return files
 
 
-def _transcript(row: Mapping[str, object]) -> Transcript:
+def transcript(row: Mapping[str, object]) -> Transcript:
+    """Make a transcript of a row's fields. Raises KeyError for one that it lacks, ValueError for bad references."""
     name = str(row["id"])
     references = row["references"]
     if not isinstance(references, list):

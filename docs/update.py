@@ -27,6 +27,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 METHOD = "copyspec"
 SURVEY = "spec-bench.json"
+COPYBENCH = "copybench.json"
+OFFICIAL = "correction-official.json"
 PRICES = {
     "AVX2 (EPYC)": "node-prices-cpu-avx2.json",
     "AVX-512 (Xeon)": "node-prices-cpu-xeon.json",
@@ -196,6 +198,20 @@ def surveyed() -> str:
     return table(json.loads((RESULTS / SURVEY).read_text(encoding="utf-8")))
 
 
+def copied() -> str:
+    """Return the tables of docs/copybench.md, made from its committed figures."""
+    from benchmarks.copybench.report import tables
+
+    return tables(json.loads((RESULTS / COPYBENCH).read_text(encoding="utf-8")))
+
+
+def corrected() -> str:
+    """Return the table of correctors in docs/benchmarks.md, made from its committed figures."""
+    from benchmarks.quality.official import table
+
+    return table(json.loads((RESULTS / OFFICIAL).read_text(encoding="utf-8")))
+
+
 def node_prices() -> str:
     """Return the table of docs/concepts.md: the time of passes by number of tokens, one thread."""
     lines = [f"| tokens | {' | '.join(map(str, PRICED))} |", "|---|" + "--:|" * len(PRICED)]
@@ -225,6 +241,8 @@ PARTS = (
     ("docs/benchmarks.md", "sample", sampled),
     ("docs/concepts.md", "node-prices", node_prices),
     ("docs/survey.md", "spec-bench", surveyed),
+    ("docs/copybench.md", "copybench", copied),
+    ("docs/benchmarks.md", "correction", corrected),
     ("docs/cli.md", "help", help_texts),
     ("docs/api.md", "options", generated_options.table),
     ("README.md", "measured", measured),
