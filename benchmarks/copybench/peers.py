@@ -149,8 +149,7 @@ PEERS: dict[str, Peer] = {
 """Peers by name, in the order of the tables."""
 
 NOT_RUN = {
-    "TensorRT-LLM": "its suffix automaton (headers that compile without CUDA, too) is not yet among what is fetched; "
-    "its rule is SAM-Decoding's, the longest suffix that occurs earlier",
+    "TensorRT-LLM": "its suffix automaton, of which only one header was read, is not yet among what is fetched",
     "AdaPLD": "ranks matches by the model's own probabilities, of which recorded outputs have none",
     "PLD+": "ranks matches by the model's hidden states and attention, of which recorded outputs have none",
     "LogitSpec": "retrieves by the tokens that the model's last logits rank highest",

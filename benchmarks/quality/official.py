@@ -8,8 +8,7 @@
 
 The sets hold tokens. Every system gets the same sentences as running text, and its answers are split into tokens again
 (`running`, `tokens_of`). Seconds are CPU time on one thread. Correct text: the project's own correct sentences
-(`benchmarks/data/correct_sentences.txt`), of which every change counts as damage here. LanguageTool is not among the
-systems: its packages fetch a Java archive from its own server.
+(`benchmarks/data/correct_sentences.txt`), of which every change counts as damage here.
 """
 
 from __future__ import annotations
