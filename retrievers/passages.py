@@ -93,12 +93,15 @@ def read_documents(
     known: Mapping[str, str] | None = None,
     on_unchanged: Callable[[str], object] | None = None,
     on_read: Callable[[str, str], object] | None = None,
+    on_other: Callable[[Path], object] | None = None,
 ) -> Iterator[Document]:
-    """Read files, and the .txt, .md, .rst and .jsonl files in folders, in the order of their names.
+    """Read files, and the .txt, .md, .rst and .jsonl files in folders, in the order of their names. Hidden files and
+    folders in folders are left out.
 
     `field`: the key of the text in the objects of .jsonl files. `readers`: for further suffixes
-    (`copyspec.pipelines.DOCUMENT_READERS`: PDF, Word, PowerPoint, EPUB, HTML). `on_error`: called with a file that
-    cannot be read and the error, and the file is skipped; without it, ValueError names file and line. `known`: stamps
+    (`copyspec.pipelines.DOCUMENT_READERS`: PDF, Word, PowerPoint, EPUB, HTML, .ipynb). `on_error`: called with a file
+    that cannot be read and the error, and the file is skipped, or the line of a .jsonl file; without it, ValueError
+    names file and line. `on_other`: called with each file in a folder that is of another kind. `known`: stamps
     by file name (`Corpora.stamps`); unchanged files are skipped, and their names passed to `on_unchanged`. `on_read`:
     called with name and stamp of each file that was read, also of one without a text.
     """
@@ -107,7 +110,11 @@ def read_documents(
     endings, unchanged = (*SUFFIXES, *(readers or ())), _unchanged(known or {})
     for path in [Path(given) for given in paths]:
         if path.is_dir():
-            found = sorted(each for each in path.rglob("*") if each.suffix.lower() in endings and _may_be_file(each))
+            files = [each for each in path.rglob("*") if not _is_hidden(each, path) and _may_be_file(each)]
+            found = sorted(each for each in files if each.suffix.lower() in endings)
+            for file in files:
+                if on_other is not None and file.suffix.lower() not in endings:
+                    on_other(file)
             if not found and not any(Path(file).is_relative_to(path) for file in known or ()):
                 raise ValueError(f"folder {str(path)!r} holds no file with one of the endings {', '.join(endings)}")
         elif path.exists():
@@ -124,7 +131,7 @@ def read_documents(
                         on_unchanged(str(file))
                     continue
                 read = (readers or {}).get(file.suffix.lower())
-                documents = list(_read(file, field)) if read is None else [read(file)]
+                documents = list(_read(file, field, on_error)) if read is None else [read(file)]
                 if on_read is not None:
                     on_read(str(file), stamp)
                 yield from (replace(document, file=str(file), stamp=stamp) for document in documents)
@@ -132,6 +139,10 @@ def read_documents(
                 if on_error is None:
                     raise
                 on_error(file, error)
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def _may_be_file(path: Path) -> bool:
@@ -221,7 +232,7 @@ def _packed(text: str, begin: int, until: int, max_chars: int) -> Iterator[tuple
         yield start, end
 
 
-def _read(file: Path, field: str) -> Iterator[Document]:
+def _read(file: Path, field: str, on_error: Callable[[Path, Exception], None] | None) -> Iterator[Document]:
     try:
         text = str(read_input(file), "utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -230,8 +241,13 @@ def _read(file: Path, field: str) -> Iterator[Document]:
         yield Document(str(file), text)
         return
     for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            yield Document(f"{file}:{number}", _field(file, number, line, field))
+        try:
+            if line.strip():
+                yield Document(f"{file}:{number}", _field(file, number, line, field))
+        except ValueError as error:
+            if on_error is None:
+                raise
+            on_error(file, error)
 
 
 def _field(file: Path, number: int, line: str, field: str) -> str:

@@ -215,3 +215,29 @@ def test_the_readme_takes_three_minutes() -> None:
     prose = re.sub(r"\]\([^)]*\)", "]", prose)  # link targets are not prose either
     words = len(re.findall(r"\w+", prose))
     assert words <= 775, f"{words} words beside tables: more than three minutes"
+
+
+def test_the_readme_states_the_committed_speed_of_the_real_model() -> None:
+    """What drafts bring and what they bring together with faster layers, in the first paragraph."""
+    found = [line.split("|") for line in update.measured().splitlines() if line.startswith("| smollm2, ")]
+    by_drafts, over_generate = (
+        sorted(float(cells[column].strip(" x")) for cells in found if "file:" not in cells[1]) for column in (4, 6)
+    )
+    first = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split("![")[0].split())
+    assert f"{over_generate[0]:.1f}x to {over_generate[-1]:.1f}x as fast as with `generate`" in first
+    assert f"{by_drafts[0]:.1f}x to {by_drafts[-1]:.1f}x by drafts, the rest by faster layers" in first
+
+
+def test_the_readme_states_what_drafts_bring_on_a_gpu() -> None:
+    """The ratios of docs/gpu.md's first table are those of its columns, and their range stands in the README."""
+    rows = [line.split("|")[1:-1] for line in (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8").splitlines()]
+    head = "by drafts: over plain"
+    start = next(n for n, row in enumerate(rows) if head in [cell.strip() for cell in row])
+    ratios = []
+    for row in rows[start + 2 : start + 6]:
+        generate, lookup, plain, ours = (float(cell) for cell in row[1:5])
+        stated = [float(cell.strip(" x")) for cell in row[5:9]]
+        for value, top in zip(stated, (plain / ours, generate / plain, generate / ours, lookup / ours), strict=True):
+            assert value == pytest.approx(top, rel=0.015, abs=0.06)
+        ratios.append(stated[0])
+    assert f"{min(ratios)}x to {max(ratios)}x" in (ROOT / "README.md").read_text(encoding="utf-8").split("![")[0]

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, version
@@ -33,7 +34,7 @@ NATIVE = [module["name"].replace(".", "/") for module in PROJECT["tool"]["setupt
 COMPILED = [path for name in NATIVE if (path := ROOT / f"{name}{EXTENSION_SUFFIXES[0]}").exists()]
 """The compiled modules that this checkout has for this Python."""
 
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 PLATFORMS = {
     "linux x86-64": ("linux", "Linux", "x86_64"),
     "linux aarch64": ("linux", "Linux", "aarch64"),
@@ -111,7 +112,7 @@ def test_the_wheel_holds_all_packages_and_the_default_model(wheel: Path) -> None
     assert {"copyspec/py.typed", "copyspec/drafters/predictors/english.npz"} <= names
     lists = {f"copyspec/pipelines/guards/english_{kind}.txt.gz" for kind in ("words", "rare")}
     assert lists | {"copyspec/pipelines/guards/english_words.LICENSE"} <= names
-    assert not [name for name in names if name.endswith(".pyi")]
+    assert not [name for name in names if name.endswith((".pyi", ".c", ".h"))]
     top = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert top == {"copyspec"}, "generic top-level names would collide with users' own"
     assert [name for name in names if name.endswith("licenses/LICENSE")]
@@ -141,8 +142,46 @@ def test_the_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> No
 def test_the_version_is_written_once_and_again() -> None:
     import copyspec
 
-    assert PROJECT["project"]["version"] == copyspec.__version__
+    assert "version" not in PROJECT["project"]  # setuptools reads that of the package
+    assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "copyspec.__version__"}
     assert f"## {copyspec.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"version: {copyspec.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_every_python_has_wheels_and_is_named() -> None:
+    """Those of `requires-python` on: in the metadata, in what cibuildwheel builds, in the public CI."""
+    named = [line.rpartition(" ")[2] for line in PROJECT["project"]["classifiers"] if " 3." in line]
+    built = PROJECT["tool"]["cibuildwheel"]["build"].split()
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    assert tuple(named) == PYTHONS and PROJECT["project"]["requires-python"] == f">={PYTHONS[0]}"
+    assert built == [f"cp{each.replace('.', '')}-*" for each in PYTHONS]
+    assert f'"{PYTHONS[0]}"' in workflow and f'"{PYTHONS[-2]}"' in workflow
+
+
+def test_the_workflow_runs_what_ci_runs() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    for step in (".ci/releases oldest", ".ci/releases newest", "make lint types", "make test", "make figures"):
+        assert step in workflow, step
+    assert "contents: read" in workflow and "secrets." not in workflow
+
+
+def test_the_source_archive_is_complete(tmp_path: Path) -> None:
+    """What is in the repository is in it, but for what only the repository needs: tests run from an unpacked one."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("this is no clone")
+    names = [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+    for name in names:  # a copy, so that the checkout stays clean
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        os.link(ROOT / name, tmp_path / "tree" / name)
+    build = "import sys, setuptools.build_meta as b; print(b.build_sdist(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)], cwd=tmp_path / "tree", capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(tmp_path / done.stdout.split()[-1]) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert set(names) - held == {".gitignore"}
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -271,3 +272,13 @@ def test_no_file_lies_loose() -> None:
     """Beside what all rooms speak of, `copyspec/` holds rooms only."""
     loose = {path.stem for path in (ROOT / "copyspec").glob("*.py")}
     assert loose == {"__init__", "__main__", "api", "budget", "options", "sources", "tree"}
+
+
+def test_no_page_or_message_installs_copyspec_from_an_index() -> None:
+    """It is on none; `common.extras` says how an extra is installed."""
+    found = []
+    for folder in ("copyspec", "retrievers", "pipelines", "benchmarks", "training", "docs", "examples"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".py", ".md", ".ipynb") and "__pycache__" not in path.parts:
+                found += [str(path)] * bool(re.search(r"pip install [\"']?copyspec\b", path.read_text("utf-8")))
+    assert not found and not re.search(r"pip install [\"']?copyspec\b", (ROOT / "README.md").read_text("utf-8"))

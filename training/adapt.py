@@ -1,4 +1,4 @@
-"""Train a LoRA adapter for correction: ``python -m training.adapt --data DIR --base FOLDER --out RUN [--minutes M]``.
+"""Train a LoRA adapter for correction: ``python -m training.adapt --base FOLDER --out RUN [--minutes M]``.
 
 ``--base`` is a Llama with a chat template of the form ``<|im_start|>ROLE``: SmolLM2-135M-Instruct, in the folder that
 ``copyspec models`` converted it to. The prompts of :mod:`training.examples` become single user messages without a
@@ -27,10 +27,11 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from copyspec.common.filesystem import replacing
+from kit import places
 from training.data import load_prose, made_ahead
 from training.examples import CORRECT, Example, ExampleMaker, Mixture
 from training.lora import Adapter, FrozenLlama, LoraShape, load_adapter, save_adapter
-from training.runs import append_log
+from training.runs import append_log, exit_with, last_step, say_end
 from training.text import split_words
 from training.train import Meter, Schedule, clock
 
@@ -241,11 +242,6 @@ def adapt(data: Path, base: Path, out: Path, plan: AdaptPlan, deadline: float) -
         optimizer.zero_grad()
         meter.add(ids.numel(), mean.item())
         stop = schedule.done(step)
-        if step % 10 == 0 or stop:
-            row = {"step": step, "progress": round(schedule.progress, 4), **meter.read()}
-            if step % _TRIAL_EVERY == 0 or stop:
-                row |= _held_out(llama, adapter, plan, held_out)
-            append_log(out, row)
         if stop or time.time() - saved > plan.save_seconds:
             state = {
                 "step": step, "progress": schedule.progress, "pool": pool, "index": index + 1,
@@ -255,6 +251,11 @@ def adapt(data: Path, base: Path, out: Path, plan: AdaptPlan, deadline: float) -
             with replacing(out / "checkpoint.pt") as file:
                 torch.save(state, file)
             saved = time.time()
+        if step % 10 == 0 or stop:
+            row = {"step": step, "progress": round(schedule.progress, 4), **meter.read()}
+            if step % _TRIAL_EVERY == 0 or (stop and step > _TRIAL_EVERY):  # it takes minutes: not in runs of few
+                row |= _held_out(llama, adapter, plan, held_out)
+            append_log(out, row)
         if stop:
             return
 
@@ -278,9 +279,7 @@ def _held_out(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train an adapter that corrects and quotes.")
-    parser.add_argument(
-        "--data", type=Path, required=True, help="folder of prose: *.txt.gz files with one paragraph per line"
-    )
+    places.add_prose(parser)
     parser.add_argument("--base", type=Path, required=True, help="folder of the Llama to adapt")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu")
@@ -308,7 +307,8 @@ def main() -> None:
         prepare(args.data, args.base, args.out, plan, args.prepare)
     else:
         adapt(args.data, args.base, args.out, plan, deadline)
+        say_end(args.out, args.out / "adapter", last_step(args.out), plan.steps)
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

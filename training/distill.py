@@ -1,4 +1,4 @@
-"""Tune a draft model to its target: ``python -m training.distill --data DIR --out RUN --student layers:6``.
+"""Tune a draft model to its target: ``python -m training.distill --out RUN --student layers:6``.
 
 ``--student`` is a folder with the teacher's tokenizer, or ``layers:N``: a copy of the teacher's first layers.
 ``RUN/student`` is the latest student, for ``draft_model="RUN/student"``; ``RUN/log.jsonl`` has the loss, and on
@@ -30,9 +30,10 @@ from torch import Tensor
 
 import copyspec
 from copyspec.drafters.predictors.early_exit import early_exit
+from kit import places
 from training.chat_requests import Requests
 from training.outputs import answered_chats
-from training.runs import append_log, check_settings, restore, save_checkpoint
+from training.runs import append_log, check_settings, exit_with, restore, save_checkpoint, say_end
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -166,11 +167,11 @@ def distill(distiller: Distiller, out: Path, until: float) -> None:
     """Train to the plan's last step or until the time is up; writes student, optimiser and log into `out`."""
     if (out / CHECKPOINT).is_file():
         distiller.step = restore(out / CHECKPOINT, distiller.trained, distiller.optimizer)
-    losses = list[float]()
-    while distiller.step < distiller.plan.steps and time.time() < until:
+    losses, is_last = list[float](), distiller.step >= distiller.plan.steps
+    while not is_last:  # a step is made even if the time is up: a run never ends with nothing
         losses.append(distiller.train())
-        last = distiller.step >= distiller.plan.steps or time.time() >= until
-        if distiller.step % SAVE_STEPS == 0 or last:
+        is_last = distiller.step >= distiller.plan.steps or time.time() >= until
+        if distiller.step % SAVE_STEPS == 0 or is_last:
             line = {"step": distiller.step, "loss": sum(losses) / len(losses), "agreement": distiller.agreement()}
             append_log(out, {name: round(value, 4) for name, value in line.items()})
             print(line, flush=True)
@@ -184,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--teacher", default="smollm2")
     parser.add_argument("--student", default="layers:6")
-    parser.add_argument("--data", type=Path, required=True)
+    places.add_prose(parser)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--divergence", choices=DIVERGENCES, default=DistillPlan.divergence)
     parser.add_argument(
@@ -211,7 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     distiller = Distiller(engine.model, student, engine.tokenizer, Requests(given.data), plan, boosted)
     check_settings(given.out, settings)
     distill(distiller, given.out, until)
+    say_end(given.out, given.out / "student", distiller.step, plan.steps)
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

@@ -1,4 +1,4 @@
-"""Train draft heads: ``python -m training.heads --model smollm2 --data DIR --out RUN [--minutes M]``.
+"""Train draft heads: ``python -m training.heads --model smollm2 --out RUN [--minutes M]``.
 
 ``--model`` is passed to ``copyspec.load``; ``--data`` is a folder of prose (``*.txt.gz``), one paragraph per line. In
 rounds, the model reads and answers, which fills ``RUN/states`` (hidden states on disk), and the heads are trained on
@@ -26,10 +26,11 @@ from torch import Tensor
 
 from copyspec.drafters.predictors.heads import weights_of
 from copyspec.drafters.predictors.published_heads import EAGLE_WEIGHTS, MEDUSA_WEIGHTS
+from kit import places
 from training.chat_requests import Requests
 from training.head_trainer import HeadPlan, Trainer, Windows, save_heads
 from training.outputs import OutputPlan, check_plan, read_shard, shards, write_prose, write_shard
-from training.runs import append_log, restore, save_checkpoint, save_tensors
+from training.runs import append_log, exit_with, restore, save_checkpoint, save_tensors, say_end
 
 if TYPE_CHECKING:
     from copyspec.engine.engine import Engine
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 KINDS = ("recurrent", "parallel", "feature")
 CHECKPOINT = "checkpoint.safetensors"
 STEPS_A_SHARD = 40  # training steps per new shard
+LEAST_STEPS = 10  # trained even if reading took all the time: a run never ends with nothing
+ROWS_A_MINUTE = 8  # of the first shards, in runs so short that a whole one would take all the time
 ANSWERS_COUNT = 10  # how many times a token of an answer counts when the vocabulary is chosen
 
 
@@ -70,7 +73,11 @@ class HeadRun:
         windows = self._held[1]
         trainer = self._started(learned)
         losses = list[float]()
-        while len(losses) < steps and trainer.step < self._plan.steps and (time.time() < until or not losses):
+        while (
+            len(losses) < steps
+            and trainer.step < self._plan.steps
+            and (time.time() < until or len(losses) < LEAST_STEPS)
+        ):
             losses.append(trainer.train(windows))
         if losses:
             others = {} if trainer.vocabulary is None else {"vocabulary": trainer.vocabulary}
@@ -82,8 +89,12 @@ class HeadRun:
             print(json.dumps(line), flush=True)
 
     @property
+    def step(self) -> int:
+        return 0 if self._trainer is None else self._trainer.step
+
+    @property
     def is_done(self) -> bool:
-        return self._trainer is not None and self._trainer.step >= self._plan.steps
+        return self.step >= self._plan.steps
 
     def _windows(self, paths: Sequence[Path]) -> Windows:
         plan, size = self._plan, weights_of(self._model)[0].shape[1]
@@ -127,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--convert", nargs=2, type=Path, metavar=("FILE", "OUT"))
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--data", type=Path)
+    places.add_prose(parser)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--kind", choices=KINDS, default="recurrent")
     parser.add_argument("--depth", type=int, default=HeadPlan.depth)
@@ -153,7 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--own", type=float, default=OutputPlan.own, help="share of the prompts that the model writes itself"
     )
-    parser.add_argument("--rows", type=int, default=OutputPlan.rows, help="outputs per shard")
+    parser.add_argument(
+        "--rows", type=int, help=f"outputs per shard (default: {OutputPlan.rows}, fewer in runs of a few minutes)"
+    )
     parser.add_argument("--tokens", type=int, default=OutputPlan.tokens, help="maximum tokens per answer")
     parser.add_argument("--dtype", default="bfloat16", help="data type of the model while it reads")
     parser.add_argument("--steps", type=int, default=HeadPlan.steps)
@@ -165,8 +178,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.convert:
         convert(*given.convert)
         return
-    if given.data is None or given.out is None:
-        parser.error("--data and --out are needed")
+    if given.out is None:
+        parser.error("--out is needed")
     if given.prose < 0:
         parser.error(f"--prose must be 0 or more, got {given.prose}")
     if not 0 <= given.own <= 1:
@@ -180,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         layers=tuple(given.layers) if given.kind == "recurrent" else (),
     )  # fmt: skip
     outputs = OutputPlan(
-        rows=given.rows,
+        rows=given.rows or _rows(given.out, given.minutes),
         tokens=given.tokens,
         seed=given.seed,
         layers=tuple(given.layers),
@@ -193,13 +206,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     first = min(1 + outputs.prose, given.shards - 1)
     for number in range(max(given.shards, 1)):
         run.read(requests, number, 1 + outputs.prose)
-        if plan.steps and number >= 1 and (number >= first or time.time() > until):
+        is_late = time.time() > until
+        if plan.steps and (is_late or number >= max(first, 1)):
             run.learn(STEPS_A_SHARD, until)
-        if time.time() > until:
-            return
+        if is_late:
+            print(f"the time is up: {number + 1} of {given.shards} shards were read", flush=True)
+            break
     while not run.is_done and time.time() < until:
         run.learn(10 * STEPS_A_SHARD, until)
+    if plan.steps:
+        say_end(given.out, given.out / "heads", run.step, plan.steps)
+
+
+def _rows(out: Path, minutes: float) -> int:
+    """Outputs per shard: those of the shards that a run holds, else as many as its time allows."""
+    if (plan := out / "states" / "plan.json").is_file():
+        return int(json.loads(plan.read_text(encoding="utf-8"))["rows"])
+    return max(ROWS_A_MINUTE, min(OutputPlan.rows, round(ROWS_A_MINUTE * minutes)))
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -26,10 +26,36 @@ def check_settings(out: Path, settings: Mapping[str, object]) -> None:
         raise ValueError(f"{str(out)!r} holds a run of {held!r}, not of {wanted!r}; give another --out")
 
 
+def say_end(out: Path, made: Path, step: int, steps: int) -> None:
+    """Say what a run has written and what is left of it; `steps` 0: its time was the limit.
+
+    Raises SystemExit, with status 1, if it has written nothing.
+    """
+    if not made.exists():
+        raise SystemExit(f"nothing was trained: {made} does not exist; give more time, --minutes, or steps, --steps")
+    left = f", {steps - step} of {steps} steps are left: the same command goes on" if step < steps else ""
+    print(f"{made} after {step} steps{left}; log: {out / 'log.jsonl'}", flush=True)
+
+
 def append_log(out: Path, line: Mapping[str, object]) -> None:
     """Append a line to `out`/log.jsonl."""
     with (out / "log.jsonl").open("a") as log:
         log.write(json.dumps(line) + "\n")
+
+
+def exit_with(main: Callable[[], None]) -> None:
+    """Run a command. Exit with status 1 and the reason, without a traceback, if its input or its disk is at fault."""
+    try:
+        main()
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"{error}") from error
+
+
+def last_step(out: Path) -> int:
+    """The last step in `out`/log.jsonl; 0 if there is none."""
+    log = out / "log.jsonl"
+    lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+    return int(json.loads(lines[-1])["step"]) if lines else 0
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

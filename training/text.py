@@ -31,7 +31,10 @@ def read_paragraphs(folder: Path) -> list[str]:
         with opener(path, "rt", encoding="utf-8") as lines:
             paragraphs.extend(line.strip().replace("\\'", "'") for line in lines if line.strip())
     if not paragraphs:
-        raise ValueError(f"no paragraphs in {str(folder)!r}: give a folder with *.txt.gz or *.txt files")
+        raise ValueError(
+            f"no paragraphs in {str(folder)!r}: give a folder with *.txt.gz or *.txt files (--data), or make one: "
+            "python -m benchmarks.data"
+        )
     return paragraphs
 
 

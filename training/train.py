@@ -1,4 +1,4 @@
-"""Train a model: ``python -m training.train --data DIR --out RUN [--preset NAME] [--minutes M]``.
+"""Train a model: ``python -m training.train --out RUN [--preset NAME] [--minutes M]``.
 
 Presets: ``cpu`` and ``gpu`` the default model, ``sibling`` a small drafter for it, ``seq2seq`` an encoder-decoder.
 
@@ -34,13 +34,14 @@ import torch.multiprocessing as mp
 from safetensors.torch import load_file
 
 from copyspec.common.filesystem import replacing
+from kit import places
 from training.data import Batch, Batches, load_prose, make_tokenizer
 from training.examples import ExampleMaker
 from training.families import Tables, family_name, family_of
 from training.model import Shape, keep_layers
 from training.optim import Optimizer, Shared
 from training.plans import PRESETS, Plan
-from training.runs import append_log
+from training.runs import append_log, exit_with, last_step, say_end
 from training.tokenizer import load_tokenizer
 
 _WARMUP = 100  # steps
@@ -267,9 +268,7 @@ class Job:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the default model, or one of its smaller relatives.")
-    parser.add_argument(
-        "--data", type=Path, required=True, help="folder of prose: *.txt.gz files with one paragraph per line"
-    )
+    places.add_prose(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu")
     parser.add_argument("--minutes", type=float, default=120.0)
@@ -307,7 +306,8 @@ def main() -> None:
                    tokenizer=args.tokenizer or plan.tokenizer, mixture=replace(plan.mixture, **shares))  # fmt: skip
     torch.backends.cuda.enable_cudnn_sdp(False)  # it would plan every new shape for up to a second
     train(args.data, args.out, plan, deadline)
+    say_end(args.out, args.out / "checkpoint.pt", last_step(args.out), plan.steps)
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

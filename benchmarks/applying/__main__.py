@@ -1,6 +1,6 @@
 """Applies recorded edits in five forms, and breaks right results in four ways, each of which must be refused.
 
-python -m benchmarks.applying --data ../shared/data --rows 500 --half held-out --json benchmarks/results/applying.json
+python -m benchmarks.applying --rows 500 --half held-out --json benchmarks/results/applying.json
 
 An oracle stands for the model: it answers with the right file, or with one that lacks a stretch of the old file, has
 one twice, has a mark in place of one, or ends early. The held-out half was looked at only for the figures.
@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.applying.rows import COMMENTS, FORMS, MARKS, Row, committed, edit, recorded
 from copyspec.pipelines import Applied, ApplyOptions, ApplyPipeline
+from kit import places
 from kit.oracle_model import OracleModel
 from kit.reporting import command_line, conditions, quantile, write_json
 
@@ -121,7 +122,7 @@ def broken(row: Row, fault: str, draw: random.Random) -> str | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="the folder with transcripts/")
+    places.add_data(parser, "transcripts/")
     parser.add_argument("--repository", type=Path, default=Path(), help="whose commits are taken, too")
     parser.add_argument("--rows", type=int, default=500)
     parser.add_argument("--half", choices=("all", "held-out", "other"), default="all")

@@ -1,6 +1,6 @@
 """Measures a corrector that drafts for a larger model, end to end, against copies alone.
 
-python -m benchmarks.drafts.corrector_speed TRANSCRIPTS... --tokenizer FILE [--correctors smollm2-correct default]
+python -m benchmarks.drafts.corrector_speed [--correctors smollm2-correct default]
     [--target shape:qwen2.5-1.5b] [--rows 24] [--paper-rows 200 --keep NAME] [--json FILE]
 
 Each corrector is measured twice: with its first choices only (its correction), and with all four texts that it writes
@@ -42,6 +42,7 @@ from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
 from copyspec.pipelines import ModelCorrector, ModelOptions, Outcome
 from copyspec.pipelines.editing.versions import written_versions  # type: ignore[import-not-found]
+from kit import places
 from kit.reporting import machine, ratio, write_json
 
 NODES = 32
@@ -213,8 +214,8 @@ def _drafter(case: Case, ends: frozenset[int]) -> Drafter:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("transcripts", nargs="+", help=".jsonl.gz files")
-    add("--tokenizer", required=True, help="tokenizer.json of the larger model, gzip allowed")
+    places.add_transcripts(parser)
+    places.add_tokenizer(parser)
     add("--correctors", nargs="+", default=["smollm2-correct", "default"])
     add("--models", default="gpt-4.1,claude,Llama-4", help="use outputs of models whose name contains this")
     add("--target", default="shape:qwen2.5-1.5b", help="target to run here (default: %(default)s)")

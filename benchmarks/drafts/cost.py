@@ -3,7 +3,7 @@
 `edit`, `reference` and `prompt` copy from that kind of source only. `datastore` and `model` copy from the prompt and
 also draft from a datastore of the text, or from a draft model that answers instantly and whose prefill is left out.
 
-python -m benchmarks.drafts.cost --tokenizer FILE --text FILE [--context 1000,32000] [--repeat 5] [--json OUT]
+python -m benchmarks.drafts.cost --text FILE [--context 1000,32000] [--repeat 5] [--json OUT]
 
 The time of a call is its median over several runs that draft the same tokens. `first` is the first run alone, which
 includes the interpreter's warm-up and any disturbance on the machine.
@@ -38,6 +38,7 @@ from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.retrievers import Datastore
 from copyspec.sources import Source
 from copyspec.tree import DraftTree
+from kit import places
 from kit.reporting import machine, quantile, ratio, write_json
 
 OUTPUT_TOKENS = 1000
@@ -155,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
+    places.add_tokenizer(parser)
     parser.add_argument(
         "--text", required=True, type=Path, help="text file of prose, longer than the contexts; gzip allowed"
     )

@@ -1,7 +1,7 @@
 """Measures the datastore: cost of building and searching it, and gains of its drafts on recorded outputs.
 
-    python -m benchmarks.drafts.datastore --text FILES... --tokenizer FILE [--tokens 10000000]
-    python -m benchmarks.drafts.datastore --text FILES... --tokenizer FILE --transcripts DIR --tasks chat,rag
+    python -m benchmarks.drafts.datastore --text FILES... [--tokens 10000000]
+    python -m benchmarks.drafts.datastore --text FILES... --transcripts DIR --tasks chat,rag
 
 The first form fills a datastore with spans of the texts up to that many tokens, and looks up held-out text. Building
 and searching run in separate processes, so that their peak and resident memory can be measured. The second form replays
@@ -31,6 +31,7 @@ from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import PredictorDrafter
 from copyspec.drafters.predictors.datastore import DatastorePredictor
 from copyspec.retrievers import Datastore
+from kit import places
 from kit.reporting import command_line, machine, quantile, ratio, resident, write_json
 
 HELD_OUT = 0.05  # fraction of the text, at its end, that is looked up and not stored
@@ -84,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.drafts.datastore", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--text", nargs="+", required=True, help="text files (gzip allowed) with one document per line")
-    parser.add_argument("--tokenizer", required=True, help="a tokenizer.json file, gzip allowed")
+    places.add_tokenizer(parser)
     parser.add_argument("--tokens", type=int, default=10_000_000, help="size of the datastore in tokens")
     parser.add_argument("--transcripts", nargs="+", help="replay these recorded outputs instead")
     parser.add_argument("--tasks", default="chat,rag", help="tasks to replay")

@@ -1,6 +1,6 @@
 """Measures a corrector's outputs as additional references, on recorded corrections of larger models.
 
-python -m benchmarks.drafts.hypotheses TRANSCRIPTS... --tokenizer FILE [--corrector smollm2-correct] [--rows 200]
+python -m benchmarks.drafts.hypotheses [--corrector smollm2-correct] [--rows 200]
                                        [--keep FILE]
 
 The corrector corrects each source once, sentence by sentence. Its output, and the same with its second choices, become
@@ -26,6 +26,7 @@ from benchmarks.transcripts import Transcript, choose_rows, end_token, load_toke
 from copyspec.api import load_corrector
 from copyspec.budget import Budget
 from copyspec.pipelines import ModelCorrector, ModelOptions
+from kit import places
 from kit.reporting import kept_rows, ratio, write_json
 
 TOGETHER = 16  # number of sources corrected at once and then saved
@@ -55,8 +56,8 @@ def write_versions(sources: Iterable[str], corrector: ModelCorrector, keep: Path
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
-    parser.add_argument("--tokenizer", required=True, help="tokenizer.json of the larger model, gzip allowed")
+    places.add_transcripts(parser)
+    places.add_tokenizer(parser)
     parser.add_argument("--corrector", help="corrector (default: the best one installed)")
     parser.add_argument(
         "--models", default="gpt-4.1,claude,Llama-4", help="use outputs of models whose name contains this"

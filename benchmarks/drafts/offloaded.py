@@ -1,6 +1,6 @@
 """Measures the gain of drafts if weights are read from disk for every pass (LLMCad, Xu et al. 2023, arXiv 2309.04255).
 
-python -m benchmarks.drafts.offloaded shared/data/transcripts --heads FOLDER --json FILE
+python -m benchmarks.drafts.offloaded --heads FOLDER --json FILE
 
 The model is offloaded with accelerate, and its files are dropped from the system's cache before each pass, as if they
 did not fit into memory. Times are wall times; methods take turns on each prompt, and outputs are compared. Drafting
@@ -20,6 +20,7 @@ import torch
 
 import copyspec
 from benchmarks.spec_bench import PLAIN, methods, read_prompts
+from kit import places
 from kit.reporting import conditions, resumed, write_json
 
 
@@ -58,7 +59,7 @@ def table(report: dict[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("transcripts", type=Path, help="folder of .jsonl.gz files")
+    places.add_transcripts_folder(parser)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--heads", help="folder written by training.heads")
     parser.add_argument("--per-group", type=int, default=1)

@@ -1,6 +1,6 @@
 """Computes the potential gain of several partial passes in flight (PPD, SPEED) from a model's early-layer agreement.
 
-python -m benchmarks.drafts.pipelines shared/data/transcripts [--prompts 6] [--tokens 48] [--json FILE]
+python -m benchmarks.drafts.pipelines [--prompts 6] [--tokens 48] [--json FILE]
 
 PPD (Yang et al. 2023, arXiv 2307.05908) and SPEED (Hooper et al. 2023, arXiv 2310.12072) begin the next token before
 the last one has gone through all layers, from an early layer's prediction. The gain depends on two numbers per layer:
@@ -24,6 +24,7 @@ import torch
 
 import copyspec
 from benchmarks.spec_bench import read_prompts
+from kit import places
 from kit.reporting import machine, write_json
 
 
@@ -50,7 +51,7 @@ def agreement(engine: copyspec.Engine, prompts: list[Any], tokens: int) -> tuple
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("transcripts", type=Path)
+    places.add_transcripts_folder(parser)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=48)

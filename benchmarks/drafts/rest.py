@@ -1,6 +1,6 @@
 """Measures REST on recorded outputs: tokens per call with copies, with a datastore of other text, and with both.
 
-    python -m benchmarks.drafts.rest TRANSCRIPTS --text FILES --tokenizer FILE --json OUT.json
+    python -m benchmarks.drafts.rest --text FILES --json OUT.json
 
 No model runs. There are two datastores: one of the given texts, and one of outputs recorded for the same task, without
 the replayed rows and all rows of their groups. Methods: copies from the row's own prompt, references and output; the
@@ -35,6 +35,7 @@ from copyspec.drafters.base import Drafter
 from copyspec.drafters.blend import PredictorDrafter
 from copyspec.drafters.predictors.datastore import DatastorePredictor
 from copyspec.retrievers import Datastore
+from kit import places
 from kit.reporting import command_line, machine, quantile, ratio, write_json
 
 
@@ -124,9 +125,9 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
+    places.add_transcripts(parser)
     parser.add_argument("--text", nargs="+", required=True, help="text files (gzip allowed) with one document per line")
-    parser.add_argument("--tokenizer", required=True, help="a tokenizer.json file, gzip allowed")
+    places.add_tokenizer(parser)
     parser.add_argument("--tasks", default="chat,rag", help="tasks to replay")
     parser.add_argument("--share", type=float, default=0.3, help="fraction of the groups that is replayed")
     parser.add_argument("--rows", type=int, default=25, help="rows per set, drawn with a fixed seed")

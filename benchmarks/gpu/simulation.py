@@ -1,6 +1,6 @@
 """Simulates batches on a GPU in time: recorded outputs, real drafts, real choice of sizes, and pass times of an H200.
 
-    python -m benchmarks.gpu.simulation shared/data/transcripts --tokenizer llama3.tokenizer.json.gz --batch 32
+    python -m benchmarks.gpu.simulation --batch 32
 
 No model and no GPU is needed, and the figures are the same in every run: the controller, the costs that it learns,
 prompts that are read beside other rows, and what captures of CUDA graphs and padding cost in the first calls. Times are
@@ -39,6 +39,7 @@ from copyspec.targets.base import Session
 from copyspec.targets.scores import Scores
 from copyspec.targets.static.settings import MAX_PADDED, RARE, READ, WARM_PASSES, size_of
 from copyspec.tree import DraftTree
+from kit import places
 from kit.reporting import command_line, write_json
 
 TASKS = ("gec_document", "code_edit", "rag", "summarization")
@@ -206,8 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("transcripts", nargs="+", help="files of transcripts, or folders that hold them")
-    parser.add_argument("--tokenizer", required=True, help="tokenizer.json with which the texts are cut")
+    places.add_transcripts(parser)
+    places.add_tokenizer(parser)
     parser.add_argument("--tasks", nargs="*", default=TASKS)
     parser.add_argument("--rows", type=int, default=130, help="prompts per task")
     parser.add_argument("--prompts", type=int, help="prompts of a call (default: three times --batch)")

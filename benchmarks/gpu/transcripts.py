@@ -1,6 +1,6 @@
 """Times recorded outputs at the size of a real model, with random weights: rows G4 and G5 of docs/gpu.md.
 
-    python -m benchmarks.gpu.transcripts shared/data/transcripts --tokenizer llama3.tokenizer.json.gz --rows 2
+    python -m benchmarks.gpu.transcripts --rows 2
     python -m benchmarks.gpu.transcripts ... --rows 8 --batch 32 --methods generate plain copyspec
 
 What a pass costs depends on a model's sizes, what it says on its training. Here the sizes are those of `--model`, and
@@ -42,6 +42,7 @@ from copyspec.drafters import create
 from copyspec.options import DraftOptions, StaticOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
+from kit import places
 from kit.reporting import command_line, generate_padded, ratio, surroundings, without_cudnn_attention, write_json
 
 if TYPE_CHECKING:
@@ -248,8 +249,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("transcripts", nargs="+", help="files of transcripts, or folders that hold them")
-    parser.add_argument("--tokenizer", required=True, help="tokenizer.json with which the texts are cut")
+    places.add_transcripts(parser)
+    places.add_tokenizer(parser)
     parser.add_argument("--model", default="shape:llama3-8b")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16")

@@ -43,6 +43,8 @@ def methods(model: Any, tokenizer: Any, max_new_tokens: int, batch_size: int) ->
     found: dict[str, Method] = {"generate": run}
     if batch_size == 1:  # prompt lookup does not support batches
         found["prompt lookup"] = partial(run, prompt_lookup_num_tokens=10)
+    # What faster layers bring by themselves: the rest of the other two is brought by drafts.
+    found["copyspec, no drafts"] = partial(run, custom_generate=copyspec.hf, tokenizer=tokenizer, drafter="none")
     found["copyspec, prompt only"] = partial(run, custom_generate=copyspec.hf, tokenizer=tokenizer)
     return found | {"copyspec, edit source": with_source}
 

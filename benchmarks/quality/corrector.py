@@ -1,4 +1,4 @@
-"""Measures a corrector: ``python -m benchmarks.quality.corrector --data DIR --json OUT [--parts ...] [--rows N]``.
+"""Measures a corrector: ``python -m benchmarks.quality.corrector --json OUT [--parts ...] [--rows N]``.
 
 Parts: the GEC sets (GLEU raw, by word similarity and behind the pipeline's guards, edits by type, three confidences),
 `everyday` (150 sentences with one mistake each), `alone` (share of correct text left unchanged) and `quotes`.
@@ -24,6 +24,7 @@ from benchmarks.quality.model import QualityModel, guarded
 from benchmarks.quality.run import chosen_outputs, correct_texts, measure_quotes, sample
 from copyspec import Engine
 from copyspec.pipelines import GECPipeline, GuardOptions, ModelCorrector, ModelOptions
+from kit import places
 from kit.reporting import read_rows
 
 EVERYDAY = Path(__file__).parent / "everyday.tsv"
@@ -143,7 +144,7 @@ def measure(model: QualityModel, part: str, data: Path, count: int | None, keep:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-correct", help="alias, hub id or folder")
-    parser.add_argument("--data", type=Path, required=True, help="folder with gec/, retrieval/ and text/")
+    places.add_data(parser, "gec/, retrieval/ and text/")
     parser.add_argument(
         "--parts", type=lambda value: value.split(","), default=list(PARTS), help="parts to measure (default: all)"
     )

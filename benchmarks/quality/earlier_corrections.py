@@ -1,6 +1,6 @@
 """Counts passes saved by copying from earlier corrections of a file, on recorded corrections. No model runs.
 
-python -m benchmarks.quality.earlier_corrections TRANSCRIPT --tokenizer FILE [--places 32] [--nodes 32] [--rows N]
+python -m benchmarks.quality.earlier_corrections [--places 32] [--nodes 32] [--rows N]
 
 For each model, the transcript's rows in the order of their numbers are treated as one file; the first reference of a
 row is its text. Each row is replayed as in `benchmarks.replay`, with and without what `pipelines` remembers of the
@@ -21,6 +21,7 @@ from copyspec.budget import Budget
 from copyspec.drafters import create
 from copyspec.pipelines import EarlierCorrections, ModelOptions
 from copyspec.sources import Source
+from kit import places
 from kit.reporting import quantile, ratio
 
 
@@ -57,8 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("transcript", help=".jsonl.gz file whose ids end with the row's number")
-    parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
+    file = places.data() / "transcripts" / "gec.jsonl.gz"
+    parser.add_argument("transcript", nargs="?", default=file, help=".jsonl.gz file, ids ending with a number")
+    places.add_tokenizer(parser)
     parser.add_argument(
         "--places",
         type=row_count,

@@ -1,4 +1,4 @@
-"""Measures what guards cost on wrong text: ``python -m benchmarks.quality.guarded --data DIR --json OUT``.
+"""Measures what guards cost on wrong text: ``python -m benchmarks.quality.guarded --json OUT``.
 
 The sentences of JFLEG dev, GMEG wiki dev and CoNLL-2014 go through the pipeline. Reported: GLEU over the source with
 the default guards and with some of them off, for all sentences, for those on which the margins were chosen (every other
@@ -17,6 +17,7 @@ from benchmarks.quality.gleu import corpus_gleu
 from benchmarks.quality.run import correct_texts, sample
 from copyspec.engine.results import Change
 from copyspec.pipelines import Corrector, GECPipeline, GuardOptions, Outcome, Refusal
+from kit import places
 from kit.reporting import kept_rows, read_rows, write_json
 
 SETS = ("jfleg_dev", "gmeg_wiki_dev", "conll14")
@@ -135,7 +136,7 @@ def _gleu(sources: Sequence[str], outputs: Sequence[str], references: Sequence[S
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="hub id or folder (default: the bundled model)")
-    parser.add_argument("--data", type=Path, required=True, help="folder with gec/*.jsonl.gz")
+    places.add_data(parser, "gec/")
     parser.add_argument("--rows", type=int, help="maximum sentences per set")
     parser.add_argument(
         "--sets", type=lambda value: value.split(","), default=[*SETS, CORRECT], help="sets to measure (default: all)"

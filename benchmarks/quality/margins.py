@@ -1,4 +1,4 @@
-"""Fits how sure a corrector must be of an edit: ``python -m benchmarks.quality.margins --data DATA/text --out FOLDER``.
+"""Fits how sure a corrector must be of an edit: ``python -m benchmarks.quality.margins --out FOLDER``.
 
 The model corrects held-out sentences of the training text, one in three with mistakes inserted by the rules. Logistic
 regression predicts whether a change restores the original: from the corrector's margin, from how much more likely the

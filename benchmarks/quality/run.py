@@ -1,4 +1,4 @@
-"""Measures the bundled model: ``python -m benchmarks.quality --model default --data DIR --json OUT``.
+"""Measures the bundled model: ``python -m benchmarks.quality --model default --json OUT``.
 
 Corrections (GLEU with all references, next to that of the unchanged source), correct text left alone, single mistakes
 repaired by kind, sentences quoted, tokens per second. JFLEG dev was used during development; GMEG dev and CoNLL-2014
@@ -22,6 +22,7 @@ import torch
 from benchmarks.quality.gleu import corpus_gleu, sentence_gleu
 from benchmarks.quality.model import CORRECT, GUARD, QualityModel, guarded
 from copyspec.models.loading import resolve_name
+from kit import places
 from kit.reporting import read_rows
 from training.text import held_out, read_paragraphs, split_sentences, straight_quotes, well_formed
 
@@ -227,7 +228,7 @@ def show(result: Row) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the quality of the bundled model.")
     parser.add_argument("--model", default="default", help='"default" or a model folder')
-    parser.add_argument("--data", type=Path, required=True, help="folder with gec/, retrieval/ and text/")
+    places.add_data(parser, "gec/, retrieval/ and text/")
     parser.add_argument("--json", type=Path, help="write the result to this file")
     parser.add_argument("--rows", type=int, help="rows per set, drawn with the seed (default: all, 600 of large sets)")
     parser.add_argument("--repairs", type=int, default=60, help="sentences per kind of single mistake; 0 omits them")

@@ -1,6 +1,6 @@
 """Measures answers of a LangChain RAG chain to SQuAD's questions with a real model: quality, and time against plain.
 
-python -m benchmarks.quality.squad --data shared/data/retrieval --model smollm2 --rows 100 --json FILE
+python -m benchmarks.quality.squad --model smollm2 --rows 100 --json FILE
 python -m benchmarks.quality.squad --report FILE
 
 The chain is that of docs/langchain.md: BM25 over the passages, the best two in the prompt, and `ChatCopySpec`. F1 is
@@ -31,6 +31,7 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 import copyspec
 from copyspec.pipelines.langchain import ChatCopySpec
 from copyspec.retrievers.langchain import BM25Retriever
+from kit import places
 from kit.reporting import conditions, ratio, read_rows, resumed, write_json
 
 PROMPT = "Answer the question in a few words of the text.\n\n{context}\n\nQuestion: {question}"
@@ -96,7 +97,7 @@ def line(report: Mapping[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with queries_squad.jsonl.gz and passages_squad.jsonl.gz")
+    places.add_data(parser, "retrieval/")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--rows", type=int, default=100)
@@ -108,10 +109,8 @@ def main() -> int:
     if given.report is not None:
         print(line(json.loads(given.report.read_text(encoding="utf-8"))))
         return 0
-    if given.data is None:
-        parser.error("give --data, or --report")
-    passages = read_rows(given.data / "passages_squad.jsonl.gz")
-    questions = read_rows(given.data / "queries_squad.jsonl.gz")
+    passages = read_rows(given.data / "retrieval" / "passages_squad.jsonl.gz")
+    questions = read_rows(given.data / "retrieval" / "queries_squad.jsonl.gz")
     random.Random(0).shuffle(questions)
     head = {"model": given.model, "dtype": given.dtype, **conditions()}
     report: dict[str, Any] = {**head, "rows": resumed(given.json, head).get("rows", [])}

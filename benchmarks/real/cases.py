@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
@@ -36,8 +37,12 @@ def read_cases(
 
     Tasks alternate, so that an interrupted run covers all of them."""
     chosen = []
-    for task in tasks:
-        rows = read_transcripts([Path(folder) / f"{task}.jsonl.gz"])
+    files = {task: Path(folder) / f"{task}.jsonl.gz" for task in tasks}
+    held = [task for task in tasks if files[task].is_file()] or tasks  # of none, reading says where they come from
+    if missing := [task for task in tasks if task not in held]:
+        print(f"without {', '.join(missing)}, which {folder} lacks", file=sys.stderr)
+    for task in held:
+        rows = read_transcripts([files[task]])
         random.Random(f"{seed}:{task}").shuffle(rows)
         cases: list[Case] = []
         groups: set[str] = set()

@@ -1,6 +1,6 @@
 """Compares a real model's outputs with plain decoding, token by token, over prompts of real tasks.
 
-python -m benchmarks.real.exactness shared/data/transcripts --dtype float32 --json exactness-float32.json
+python -m benchmarks.real.exactness --dtype float32 --json exactness-float32.json
 python -m benchmarks.real.exactness --report exactness-float32.json
 
 Prompts run in blocks of eight, with tasks in turn. Plain decoding in batches of eight, copying alone and copying in
@@ -24,6 +24,7 @@ import torch
 import copyspec
 from benchmarks.real.cases import TASKS, Case, read_cases
 from benchmarks.real.run import Bench, Setting, decoded
+from kit import places
 from kit.reporting import command_line, conditions, resumed, write_json
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def blocks_of(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("transcripts", nargs="?", help="folder with one .jsonl.gz file per task")
+    places.add_transcripts_folder(parser)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int, default=1)
@@ -133,8 +134,6 @@ def main() -> int:
         for path in given.report:
             print(table(json.loads(path.read_text(encoding="utf-8"))))
         return 0
-    if given.transcripts is None:
-        parser.error("give the folder of the transcripts, or --report")
     torch.set_num_threads(given.threads)
     names = ("model", "dtype", "max_new_tokens", "threads", "prompts", "max_prompt")
     head = {**{name: getattr(given, name) for name in names}, **conditions()}

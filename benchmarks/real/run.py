@@ -1,6 +1,6 @@
 """Measures transformers' `generate`, prompt lookup and copyspec on a real model with prompts of real tasks.
 
-python -m benchmarks.real shared/data/transcripts --dtype float32 --threads 1 --json real-float32-1.json
+python -m benchmarks.real --dtype float32 --threads 1 --json real-float32-1.json
 python -m benchmarks.real --report real-float32-1.json
 
 The methods run in one process and take turns on each prompt, after a short warm-up run of each. A prompt's time is the
@@ -26,6 +26,7 @@ import torch
 import copyspec
 from benchmarks.real.cases import TASKS, Case, read_cases
 from benchmarks.real.report import table
+from kit import places
 from kit.reporting import command_line, conditions, generate_padded, resumed, without_cudnn_attention, write_json
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def batches(cases: Sequence[Case], size: int) -> Iterator[list[Case]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("transcripts", nargs="?", help="folder with one .jsonl.gz file per task")
+    places.add_transcripts_folder(parser)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int, default=1)
@@ -214,8 +215,6 @@ def main() -> int:
         for path in given.report:
             print(table(json.loads(path.read_text(encoding="utf-8"))))
         return 0
-    if given.transcripts is None:
-        parser.error("give the folder of the transcripts, or --report")
     # Prompt lookup does not support batches.
     methods = [name for name in given.methods if given.batch == 1 or name != "lookup"]
     torch.set_num_threads(given.threads)

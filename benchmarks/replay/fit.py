@@ -1,6 +1,6 @@
 """Fits the copy drafter's priors and prints a new `copyspec/drafters/copying/priors.json`.
 
-python -m benchmarks.replay.fit TRANSCRIPTS... --tokenizer FILE [--rows 70] [--rounds 3] > priors.json
+python -m benchmarks.replay.fit [--rows 70] [--rounds 3] > priors.json
 
 The drafter follows recorded outputs. At every tree node that an output reaches, the cursors (positions in the sources)
 vote for their next token. The fit maximises the probability of the tokens that came next, with equal weight for every
@@ -37,6 +37,7 @@ from copyspec.drafters.copying.drafter import CopyDrafter
 from copyspec.drafters.copying.growth import SURE_WEIGHT, join
 from copyspec.drafters.copying.priors import FOUND, NAMED, Priors
 from copyspec.tree import ROOT
+from kit import places
 from kit.reporting import ratio
 
 TASKS = {"gec": 2, "gec_document": 2, "code_edit": 2, "multiturn_edit": 1.5, "math": 0.3, "translation": 0.1}
@@ -193,8 +194,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
-    parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
+    places.add_transcripts(parser)
+    places.add_tokenizer(parser)
     parser.add_argument("--rows", type=int, default=70, help="maximum number of rows per set and half")
     parser.add_argument(
         "--families", default="", help="comma-separated families to fit, such as followed,start (default: all)"

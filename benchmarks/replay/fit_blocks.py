@@ -1,6 +1,6 @@
 """Fits the weights of `copyspec.text.blocks`, which finds where in a prompt an edited text starts, and prints them.
 
-python -m benchmarks.replay.fit_blocks TRANSCRIPTS... [--recorded 0.2] [--weights fence,within a fence]
+python -m benchmarks.replay.fit_blocks [--recorded 0.2] [--weights fence,within a fence]
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from benchmarks.replay.forms import form_rows
 from benchmarks.replay.prompt_forms import FITTED, HELD_OUT
 from benchmarks.transcripts import EDIT_TASKS, Transcript, choose_rows, read_transcripts
 from copyspec.text import blocks as text_blocks
+from kit import places
 
 ALIKE = 0.6  # minimum similarity of a text and the output for the output to count as its edited version
 LOOKED_AT = 300  # characters of each that are compared
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
+    places.add_transcripts(parser)
     parser.add_argument(
         "--recorded", type=float, default=RECORDED, help="weight of the prompts as recorded (default: 0.2)"
     )

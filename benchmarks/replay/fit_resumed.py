@@ -1,6 +1,6 @@
 """Fits where copying of an edited text resumes after a difference, and prints the weights of `copying.resumptions`.
 
-python -m benchmarks.replay.fit_resumed TRANSCRIPTS... --tokenizer FILE [--rows 40]
+python -m benchmarks.replay.fit_resumed [--rows 40]
 
 The drafter runs along recorded edits, with and without being told which text is edited. The fit uses half of the
 groups; the likelihood of the tokens that came next is printed on stderr for both halves.
@@ -40,6 +40,7 @@ from copyspec.drafters.copying.situations import (
     STRIDE,
     crowd_columns,
 )
+from kit import places
 
 STEPS, RATE, SHRINK = 150, 0.07, 1e-4  # steps and learning rate of Adam; penalty on the size of the weights
 _BY_ODDS = (EDIT_RESUMED, FOLLOWED_RESUMED)
@@ -137,8 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
-    parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
+    places.add_transcripts(parser)
+    places.add_tokenizer(parser)
     parser.add_argument("--rows", type=int, default=40, help="maximum number of rows per set and half")
     options = parser.parse_args(arguments)
     rows = [row for row in read_transcripts(options.transcripts) if row.task in EDIT_TASKS and row.references]

@@ -1,6 +1,6 @@
 """Replays recorded edits in many prompt forms: tokens per pass with and without the edited text as `edit_source`.
 
-python -m benchmarks.replay.forms TRANSCRIPTS... --tokenizer FILE [--forms further]
+python -m benchmarks.replay.forms [--forms further]
                                   [--rows 200] [--nodes 32] [--json FILE]
 """
 
@@ -26,6 +26,7 @@ from benchmarks.transcripts import (
     tokenise,
 )
 from copyspec.budget import Budget
+from kit import places
 from kit.reporting import ratio, write_json
 
 FORMS = {"held-out": HELD_OUT, "further": FURTHER, "fitted": FITTED}
@@ -65,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
-    parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
+    places.add_transcripts(parser)
+    places.add_tokenizer(parser)
     parser.add_argument("--rows", type=row_count, default=200, help="number of edits in each form (default: 200)")
     parser.add_argument("--nodes", type=row_count, default=32, help="maximum draft nodes per pass (default: 32)")
     parser.add_argument("--forms", choices=FORMS, default="held-out", help="set of forms (default: held-out)")

@@ -13,6 +13,7 @@ from benchmarks.replay.quoted import PEERS, quoted
 
 ROOT = Path(__file__).parent.parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "replay-llama3.json"
+SAMPLE = ROOT / "benchmarks" / "results" / "sample.json"
 OWN = "copyspec"
 COPIES = "copies"  # copyspec without n-grams, compared at equal node limits only
 LEFT_OUT = "prompt-lookup"  # omitted if Hugging Face's own class is in the table
@@ -44,6 +45,12 @@ def read(file: Path = RESULTS) -> Report | None:
     return Report(**content)
 
 
+def read_sample() -> dict[str, float]:
+    """Return tokens per call on the sample of the repository, by task, set, model and method (benchmarks.figures)."""
+    found: dict[str, float] = json.loads(SAMPLE.read_text("utf-8"))["replay"]
+    return found
+
+
 def task_table(report: Report) -> str:
     """Format the ratios to prompt lookup, as medians over the sets of each task."""
     grids = _grids(report.figures)
@@ -51,10 +58,16 @@ def task_table(report: Report) -> str:
     others = [name for name in first.methods if name not in (OWN, *_prompt_lookups(first))]
     sizes = sorted(grids, key=_most)
     head = ["task", *(_title(name) for name in others), *(f"copyspec, {_most(grid)} nodes" for grid in sizes)]
-    rows = []
+    head.append(f"sample, {_most(first)} nodes")
+    sample, rows = read_sample(), []
     for task in first.tasks:
         cells = [first.ratio(task, name) for name in others] + [grid.ratio(task, OWN, first) for grid in sizes]
-        rows.append([task, *(_times(cell) for cell in cells)])
+        ratios = [
+            value / sample[name.replace(f", {OWN},", f", {_prompt_lookups(first)[0]},")]
+            for name, value in sample.items()
+            if name.startswith(f"{task} ") and f", {OWN}," in name
+        ]
+        rows.append([task, *(_times(cell) for cell in [*cells, median(ratios) if ratios else None])])
     return _table(head, rows)
 
 
@@ -65,13 +78,17 @@ def set_table(report: Report) -> str:
     names = [name for name in first.methods if name not in (OWN, LEFT_OUT)]
     sizes = sorted(grids, key=_most)
     head = ["set", "rows", *(_title(name) for name in names), *(f"copyspec, {_most(grid)}" for grid in sizes)]
-    rows = []
+    head.append(f"sample, {_most(first)}")
+    sample, rows = read_sample(), []
     for task, keys in first.tasks.items():
         rows.append([f"**{task}**"])
         for key in keys:
             cells = [first.cell(key, name).tokens_per_call for name in names]
             cells += [grid.cell(key, OWN).tokens_per_call for grid in sizes]
-            rows.append([first.label(key), str(first.rows(key)), *(f"{cell:.2f}" for cell in cells)])
+            _, name, model = key
+            of_sample = sample.get(f"{task} {name} {model.split(' (')[0]}, {OWN}, {_most(first)} nodes")
+            last = "" if of_sample is None else f"{of_sample:.2f}"
+            rows.append([first.label(key), str(first.rows(key)), *(f"{cell:.2f}" for cell in cells), last])
     lines = [
         f"{report.rows} rows of each set, or all if it has fewer. Published rules run with at most {_most(first)} "
         "nodes per call, copyspec with the number in the column head.",

@@ -15,8 +15,11 @@ from typing import Any
 from copyspec.budget import Budget
 from copyspec.tree import EMPTY, DraftTree
 
-ARCTIC_DEPTH, ARCTIC_FACTOR = 64, 4.0  # the best on the recorded outputs, with paths of probability 0.1 or more
+ARCTIC_DEPTH, ARCTIC_FACTOR, ARCTIC_LEAST = 64, 4.0, 0.1
+"""The best on the recorded outputs: draft tokens per matched one, and the least probability of a path."""
+
 SGLANG_DEPTH, SGLANG_BREADTH = 18, 10  # SGLang's defaults
+SGLANG_CAPACITY = 100_000  # nodes of a trie, whose default of a million is for all rows of a server
 SGLANG_CORPUS_SHARE = 0.75  # share of the nodes for the prompt's automaton; better than 0.25, 0.5 and 1
 
 ARCTIC, SGLANG = "arctic_inference.suffix_decoding", "sglang.srt.speculative.cpp_ngram.ngram_corpus"
@@ -34,8 +37,16 @@ def need(module: str) -> ModuleType:
 class Arctic:
     """SuffixDecoding (arXiv 2411.04975): `arctic_inference`'s suffix tree over the prompt and output of one row."""
 
-    def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        references: Sequence[Sequence[int]],
+        eos: int,
+        factor: float = ARCTIC_FACTOR,
+        least: float = ARCTIC_LEAST,
+    ) -> None:
         module = need(ARCTIC)
+        self.factor, self.least = factor, least
         self.cache = module.SuffixDecodingCache(max_tree_depth=ARCTIC_DEPTH, max_cached_requests=0)
         self.tokens = list(prompt)
         self.cache.start_request(0, self.tokens)
@@ -49,7 +60,8 @@ class Arctic:
             0,
             self.tokens[-ARCTIC_DEPTH:],
             max_spec_tokens=budget.max_nodes,
-            max_spec_factor=ARCTIC_FACTOR,
+            max_spec_factor=self.factor,
+            min_token_prob=self.least,
             use_tree_spec=not budget.chain,
         )
         nodes = len(draft.token_ids)
@@ -59,8 +71,17 @@ class Arctic:
 class SGLang:
     """SGLang's NGRAM speculation: a trie of the output and a suffix automaton of the prompt."""
 
-    def __init__(self, prompt: Sequence[int], references: Sequence[Sequence[int]], eos: int) -> None:
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        references: Sequence[Sequence[int]],
+        eos: int,
+        share: float = SGLANG_CORPUS_SHARE,
+        breadth: int = SGLANG_BREADTH,
+        match: str = "BFS",
+    ) -> None:
         self.module = need(SGLANG)
+        self.share, self.breadth, self.match = share, breadth, match
         self.corpus: Any = None
         self.nodes = 0
         self.prompt, self.output = list(prompt), list[int]()
@@ -80,9 +101,14 @@ class SGLang:
         place = {0: -1}
         drafted: list[int] = []
         parents: list[int] = []
+        seen: set[tuple[int, int]] = set()
         for node in range(1, self.nodes):
             above = [other for other in range(node) if rows[node, other]]
-            if above and above[-1] in place:  # all other nodes are padding
+            if not above or above[-1] not in place:
+                continue
+            key = place[above[-1]], int(tokens[node])
+            if key not in seen:  # padding: a node without a parent, or the same one again
+                seen.add(key)
                 place[node] = len(drafted)
                 drafted.append(int(tokens[node]))
                 parents.append(place[above[-1]])
@@ -91,8 +117,8 @@ class SGLang:
     def _start(self, nodes: int) -> None:
         self.nodes = nodes + 1
         self.corpus = self.module.NgramCorpus(
-            max_trie_depth=SGLANG_DEPTH, max_bfs_breadth=SGLANG_BREADTH, draft_token_num=self.nodes,
-            external_sam_budget=round(SGLANG_CORPUS_SHARE * nodes),
+            max_trie_depth=SGLANG_DEPTH, max_bfs_breadth=self.breadth, draft_token_num=self.nodes,
+            external_sam_budget=round(self.share * nodes), match_type=self.match, capacity=SGLANG_CAPACITY,
         )  # fmt: skip
         count = self.corpus.load_external_corpus_named("prompt", [self.prompt])
         self.corpus.commit_external_corpus_load("prompt", count)

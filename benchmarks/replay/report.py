@@ -1,6 +1,6 @@
 """Measures the replay for the documentation, and writes its figures, its chart and the tables of docs/replay.md.
 
-python -m benchmarks.replay.report TRANSCRIPTS... --tokenizer FILE   measure (some minutes) and write everything
+python -m benchmarks.replay.report --measure                         measure (some minutes) and write everything
 python -m benchmarks.replay.report                                   write tables and chart from the stored figures
 python -m benchmarks.replay.report --peers FILE                      the same, with figures of the peers' own code
 """
@@ -22,6 +22,7 @@ from benchmarks.replay.figures import Figures
 from benchmarks.replay.markdown_tables import OWN, PARTS, RESULTS, ROOT, Report, read
 from benchmarks.transcripts import choose_rows, load_tokenizer, read_transcripts
 from docs.update import between
+from kit import places
 from kit.reporting import machine, write_json
 
 PAGE = ROOT / "docs" / "replay.md"
@@ -76,21 +77,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("transcripts", nargs="*", help=".jsonl.gz files or folders of them")
-    parser.add_argument("--tokenizer", help="tokenizer.json, gzip allowed")
+    parser.add_argument("transcripts", nargs="*", help=f".jsonl.gz files or folders of them ({places.WHERE})")
+    places.add_tokenizer(parser)
+    parser.add_argument("--measure", action="store_true", help="measure; else the figures on disk are used")
     parser.add_argument("--peers", help="figures of the peers' own code, as written by `benchmarks.replay --json`")
     options = parser.parse_args(arguments)
-    if bool(options.transcripts) != bool(options.tokenizer):
-        parser.error("give both the transcripts and --tokenizer to measure, or neither to use the figures on disk")
     known = read()
-    if options.transcripts:
+    if options.measure or options.transcripts:
         try:
-            report = measure(options.transcripts, options.tokenizer)
+            report = measure(options.transcripts or [str(places.data() / "transcripts")], options.tokenizer)
         except ValueError as error:
             print(f"benchmarks.replay.report: {error}", file=sys.stderr)
             return 2
     elif known is None:
-        parser.error(f"there are no figures at {RESULTS.relative_to(ROOT)}: give transcripts and --tokenizer")
+        parser.error(f"there are no figures at {RESULTS.relative_to(ROOT)}: measure them with --measure")
     else:
         report = known
     if options.peers:

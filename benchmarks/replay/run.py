@@ -1,6 +1,6 @@
 """Replays drafters along recorded outputs of real models, without running a model.
 
-python -m benchmarks.replay TRANSCRIPTS... --tokenizer FILE [--methods copyspec,hf-prompt-lookup] [--nodes 32]
+python -m benchmarks.replay [--methods copyspec,hf-prompt-lookup] [--nodes 32]
                             [--mean-nodes 8] [--rows N] [--prompt-only] [--json FILE] [--html FILE] [--png FILE]
 """
 
@@ -38,6 +38,7 @@ from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
 from copyspec.sources import Source
 from copyspec.tree import ROOT, DraftTree
+from kit import places
 from kit.reporting import command_line, quantile, ratio, write_json
 
 Method = Callable[[str, TokenRow], Drafter]
@@ -234,8 +235,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.replay", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
-    parser.add_argument("--tokenizer", required=True, help="tokenizer.json, gzip allowed")
+    places.add_transcripts(parser)
+    places.add_tokenizer(parser)
     parser.add_argument(
         "--methods",
         default=",".join(METHODS),

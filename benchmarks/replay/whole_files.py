@@ -1,6 +1,6 @@
 """Writes transcripts of whole files that are written again with one change: a lazy snippet merged into its file.
 
-    python -m benchmarks.replay.whole_files code_edit.jsonl.gz whole.jsonl.gz --tokenizer FILE --tokens 3500
+    python -m benchmarks.replay.whole_files whole.jsonl.gz --tokens 3500
 
 Each row takes a recorded edit of a real model. The edited code stands among the original code of other rows, as one
 file of about so many tokens; the snippet shows the changed lines, and a mark such as "# ... existing code ..." for
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from benchmarks.applying.rows import Row, lazy
 from benchmarks.transcripts import Transcript, load_tokenizer, read_transcripts
+from kit import places
 
 PROMPT = """System:
 You merge an update into a file. Write the whole file with the update in it, and nothing else.
@@ -50,9 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("transcripts", nargs="+", help="files of recorded code edits, or folders that hold them")
     parser.add_argument("output", type=Path, help="the .jsonl.gz file to write")
-    parser.add_argument("--tokenizer", required=True)
+    places.add_transcripts(parser)
+    places.add_tokenizer(parser)
     parser.add_argument("--tokens", type=int, default=3500, help="length of a file; 0: the edited code alone")
     parser.add_argument("--rows", type=int, default=40)
     options = parser.parse_args(arguments)

@@ -1,6 +1,6 @@
 """Compares speculative kNN-LM with a search for every token: wall time of the same outputs.
 
-    python -m benchmarks.retrieval.knn --passages PASSAGES.jsonl.gz --json OUT.json
+    python -m benchmarks.retrieval.knn --json OUT.json
 
 The datastore holds the model's hidden states on the first passages; prompts are the beginnings of other passages. To
 simulate a larger datastore, each search is extended by sleeping to `ratio` times the duration of a token without
@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike
 import copyspec
 from copyspec.pipelines import KNNLM, KNNAnswer, KNNDatastore, KNNOptions
 from copyspec.retrievers import ExactIndex, FaissIndex, FaissOptions, Scheduler, SpeculationStats
+from kit import places
 from kit.reporting import command_line, read_rows, surroundings, write_json
 
 METHODS: dict[str, Callable[[], Scheduler] | None] = {
@@ -153,7 +154,9 @@ def _token_seconds(engine: copyspec.Engine, prompt: str, tokens: int) -> float:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--passages", required=True, help="JSON lines with `text`, gzipped or not")
+    held = places.data() / "retrieval"
+    passages = held / "passages_squad.jsonl.gz"
+    parser.add_argument("--passages", default=passages, help="JSON lines with `text`, gzipped or not")
     parser.add_argument("--kind", choices=["exact", "hnsw"], default="exact")
     parser.add_argument(
         "--ratios",

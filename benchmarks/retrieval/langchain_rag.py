@@ -1,6 +1,6 @@
 """Compares two models in one LangChain chain.
 
-python -m benchmarks.retrieval.langchain_rag --data DIR --questions 100
+python -m benchmarks.retrieval.langchain_rag --questions 100
 
 BM25 finds a passage, the prompt contains it, and the model quotes from it. The baseline is `HuggingFacePipeline` of
 langchain-huggingface, greedy, with the same weights; then only the chain's model is replaced. Both answer one question
@@ -28,6 +28,7 @@ from benchmarks.quality.run import sample
 from copyspec.models.loading import BUNDLED
 from copyspec.pipelines.langchain import ChatCopySpec, CopySpecLLM
 from copyspec.retrievers.langchain import BM25Retriever
+from kit import places
 from kit.reporting import machine, read_rows
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _equal(wanted: Sequence[str], got: Sequence[str]) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    places.add_data(parser, "retrieval/")
     parser.add_argument("--model", default=str(BUNDLED), help="hub id or folder (default: the bundled model)")
     parser.add_argument(
         "--dtype", default="float32", help="data type; in half precision, near-ties may resolve differently"

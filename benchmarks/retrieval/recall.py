@@ -1,6 +1,6 @@
 """Measures how often the passage that answers a question is among the first five, against BM25 of other packages.
 
-    python -m benchmarks.retrieval.recall --data DIR [--encoder FOLDER] [--reranker FOLDER] --json OUT
+    python -m benchmarks.retrieval.recall [--encoder FOLDER] [--reranker FOLDER] --json OUT
 
 DIR contains `passages_squad.jsonl.gz`, `queries_squad.jsonl.gz` and the same for `nq`. Compared with rank-bm25 on plain
 words and on this package's stems, and with the BM25 retriever of langchain-community if installed. All retrievers
@@ -29,6 +29,7 @@ from copyspec.retrievers import (
     Stems,
     words,
 )
+from kit import places
 from kit.reporting import machine, read_rows, write_json
 
 DEPTH = 100  # lower ranks count as 0 in the mean reciprocal rank
@@ -100,7 +101,7 @@ def ours(texts: list[str], encoder: str | None, reranker: str | None) -> dict[st
 def main() -> None:
     """Print a table for each set, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    places.add_data(parser, "retrieval/")
     parser.add_argument("--sets", nargs="+", default=["squad", "nq"])
     parser.add_argument("--questions", type=int, help="use only the first questions of each set (default: all)")
     parser.add_argument("--encoder", help="folder or hub id of an encoder, to include dense and hybrid retrieval")

@@ -1,6 +1,6 @@
 """Compares calls whose drafts have no limit but their cost with calls of at most 32 draft nodes, in CPU time.
 
-    python -m benchmarks.speed.draft_limits --data ../shared/data --model default smollm2 --json FILE
+    python -m benchmarks.speed.draft_limits --model default smollm2 --json FILE
 
 Prompts of every task are answered with the model's own outputs, `--tokens` each. Both ways, and the limited one a
 second time as a control, take turns; of each prompt the least CPU time of `--repeat` counts. Outputs must be equal.
@@ -15,6 +15,7 @@ from time import process_time
 from typing import Any
 
 import copyspec
+from kit import places
 from kit.reporting import command_line, conditions, read_rows, write_json
 
 TASKS = ("gec", "gec_document", "code_edit", "multiturn_edit", "rag", "chat")
@@ -47,7 +48,7 @@ def measured(engine: copyspec.Engine, rows: Sequence[dict[str, Any]], tokens: in
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="the folder with transcripts/")
+    places.add_data(parser, "transcripts/")
     parser.add_argument("--model", nargs="+", default=["default"])
     parser.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS)
     parser.add_argument("--rows", type=int, default=6)

@@ -1,6 +1,6 @@
 """Times `copyspec gec` without its start-up: with copying, plain, and against `generate` in batches.
 
-    python -m benchmarks.speed.gec_files --jfleg shared/data/gec/jfleg_dev.jsonl.gz --json FILE
+    python -m benchmarks.speed.gec_files --jfleg build/data/gec/jfleg_dev.jsonl.gz --json FILE
     python -m benchmarks.speed.gec_files --model smollm2 --jfleg FILE --rows 100 --paths examples/texts/essay.txt
 
 There are three kinds of input: sentences of JFLEG, one per line; an essay; pages of the project's docs. Each goes

@@ -1,7 +1,7 @@
 """Checks that drafting does not cost time: copyspec, and drafters that are wrong on purpose, against plain decoding.
 
-    python -m benchmarks.speed.never_slower TRANSCRIPTS... --tokenizer FILE --model shape:qwen2.5-0.5b --dtype bfloat16
-    python -m benchmarks.speed.never_slower TRANSCRIPTS... --tokenizer FILE --simulate all
+    python -m benchmarks.speed.never_slower --model shape:qwen2.5-0.5b --dtype bfloat16
+    python -m benchmarks.speed.never_slower --simulate all
 
 Recorded outputs are replayed, by default those of chat, math and translation, where little can be copied. `wrong-N`
 drafts N wrong nodes per call and claims a probability of 95 % for each; `wrong-tree-N` spreads them over four branches.
@@ -35,6 +35,7 @@ from copyspec.decoding.stats import Stats
 from copyspec.drafters import create
 from copyspec.drafters.base import Drafter
 from copyspec.options import DraftOptions
+from kit import places
 from kit.reporting import command_line, ratio, surroundings, write_json
 
 TASKS = "chat,math,translation"
@@ -242,8 +243,8 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
-    add("--tokenizer", required=True, help="tokenizer.json of the model's architecture, gzip allowed")
+    places.add_transcripts(parser)
+    places.add_tokenizer(parser)
     add(
         "--tasks",
         type=lambda value: value.split(","),

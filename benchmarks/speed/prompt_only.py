@@ -1,6 +1,6 @@
 """Measures edits requested in chats: passes and time if the edited text is given, if it must be found, and plain.
 
-python -m benchmarks.speed.prompt_only TRANSCRIPTS... --model FOLDER [--rows 20] [--max-new-tokens 160] [--json FILE]
+python -m benchmarks.speed.prompt_only --model FOLDER [--rows 20] [--max-new-tokens 160] [--json FILE]
 
 The prompts are those of the recordings, one message each. The outputs are the model's own, and equal in all three
 modes except at near-ties.
@@ -17,6 +17,7 @@ import copyspec
 from benchmarks.transcripts import EDIT_TASKS, Transcript, choose_rows, read_transcripts
 from copyspec import Result
 from copyspec.engine.engine import Engine
+from kit import places
 from kit.reporting import machine, ratio, write_json
 
 MODES = ("plain", "given", "prompt_only")
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("transcripts", nargs="+", help=".jsonl.gz files or folders of them")
+    places.add_transcripts(parser)
     parser.add_argument("--model", required=True, help="folder or name of a model with a chat template")
     parser.add_argument("--rows", type=int, default=20, help="prompts per task (default: 20)")
     parser.add_argument(

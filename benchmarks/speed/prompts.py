@@ -64,7 +64,7 @@ class PromptSet:
 @dataclass(frozen=True, slots=True)
 class TranscriptOptions:
     paths: Sequence[str]
-    tokenizer: str | None = None
+    tokenizer: str
     tasks: Sequence[str] = ()  # empty: all
     rows: int | None = None  # per set; None: all
     max_prompt_tokens: int = 4096  # longer rows are skipped
@@ -124,10 +124,6 @@ def transcript_cases(
 
     Raises ValueError if a token exceeds the `vocab_size` of the model called `name`.
     """
-    if options.tokenizer is None:
-        raise ValueError(
-            "--transcripts needs --tokenizer FILE, the tokenizer.json that the recorded texts are cut with"
-        )
     tokenizer = load_tokenizer(options.tokenizer)
     eos = end_token(tokenizer)
     needed = max(tokenizer.get_vocab_size(), eos + 1)

@@ -1,7 +1,7 @@
 """Times whole runs: copyspec against its own plain decoding and against transformers, in one process.
 
     python -m benchmarks.speed --model default --dtype bfloat16
-    python -m benchmarks.speed --model shape:qwen2.5-0.5b --transcripts DIR --tokenizer FILE --tasks gec --rows 5
+    python -m benchmarks.speed --model shape:qwen2.5-0.5b --transcripts --tasks gec --rows 5
 
 `--model`: `default` (the bundled model), a folder, or `shape:NAME`, a real architecture with random weights that
 replays recorded transcripts: passes have their real cost, and outputs are the recorded ones.
@@ -32,6 +32,7 @@ from benchmarks.speed.prompts import (
     uncopyable_set,
 )
 from benchmarks.speed.report import Figures, PeakMemory, add_up, bandwidth, compare, measure_gap, table
+from kit import places
 from kit.reporting import command_line, surroundings, write_json
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -70,7 +71,7 @@ def _run(options: argparse.Namespace, command: str) -> tuple[dict[str, object], 
     model = load_model(options.model, options.device, DTYPES[options.dtype])
     assistant = None
     if options.assistant:
-        if model.is_shape or options.transcripts:
+        if model.is_shape or options.transcripts is not None:
             raise ValueError("--assistant needs a model that speaks for itself: a replay has no drafts to refuse")
         assistant = load_model(options.assistant, options.device, DTYPES[options.dtype]).model
     sets = _prompt_sets(options, model)
@@ -84,10 +85,11 @@ def _run(options: argparse.Namespace, command: str) -> tuple[dict[str, object], 
 
 
 def _prompt_sets(options: argparse.Namespace, model: Model) -> list[PromptSet]:
-    if options.transcripts:
+    if options.transcripts is not None:
+        paths = options.transcripts or [str(places.data() / "transcripts")]
         return transcript_sets(
             model,
-            TranscriptOptions(options.transcripts, options.tokenizer, options.tasks, options.rows, seed=options.seed),
+            TranscriptOptions(paths, options.tokenizer, options.tasks, options.rows, seed=options.seed),
         )
     names = options.prompts or (["uncopyable"] if model.is_shape else list(BUILT_IN))
     return [
@@ -208,8 +210,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     shapes = ", ".join(sorted(name for name in SHAPES if not name.startswith("tiny")))
     add("--model", required=True, help=f"default, a folder, or {SHAPE_PREFIX}NAME ({shapes})")
-    add("--transcripts", nargs="+", help="recorded outputs to replay: .jsonl.gz files or folders of them")
-    add("--tokenizer", help="tokenizer.json for --transcripts, gzip allowed")
+    add("--transcripts", nargs="*", help=f"replay outputs: .jsonl.gz files or folders of them ({places.WHERE})")
+    places.add_tokenizer(parser)
     add("--tasks", type=_list, default=[], help="tasks of the transcripts: gec,rag,... (default: all)")
     add("--prompts", nargs="+", help=f"{', '.join(BUILT_IN)}, or files with one text per line (default: all three)")
     add("--template", default=TEMPLATE, help="instruction around each text (default: %(default)r)")

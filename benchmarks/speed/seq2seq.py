@@ -1,7 +1,7 @@
 """Compares an encoder-decoder corrector decoded plainly, by SAD's rule and by copyspec: target calls for equal outputs.
 
     python -m benchmarks.speed.seq2seq --model DIR --rows 200 --json OUT
-    python -m benchmarks.speed.seq2seq --model DIR --data DATA --rows 200 --dtype bfloat16
+    python -m benchmarks.speed.seq2seq --model DIR --data build/data --rows 200 --dtype bfloat16
 
 The texts are the sentences with mistakes of ``benchmarks/data``, or with ``--data`` a seeded sample of the sources of
 JFLEG dev. ``sad`` copies the whole rest of the source, and resumes after a difference where the last one to three

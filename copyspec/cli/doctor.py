@@ -13,6 +13,7 @@ import typer
 from copyspec.cli.common import quiet_libraries
 from copyspec.cli.doctor_gpu import SELF_TEST, gpu_checks
 from copyspec.cli.printing import echo
+from copyspec.common.extras import install
 
 if TYPE_CHECKING:
     from copyspec.engine.results import Comparison
@@ -61,7 +62,7 @@ def _version(package: str) -> str:
 
 def _faiss() -> str:
     if importlib.util.find_spec("faiss") is None:
-        return "not installed; dense retrieval needs copyspec[gpu] (NVIDIA) or copyspec[cpu]"
+        return f"not installed; dense retrieval needs it: {install('cpu')}, with an NVIDIA GPU '.[gpu]'"
     try:
         faiss = importlib.import_module("faiss")
     except Exception as error:  # it was built for another NumPy, for example

@@ -167,7 +167,7 @@ def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, 
             data = sys.stdin.buffer.read() if path == STDIN else read_input(path)
             text = decoded_text(data)
             tried = shown.tried(path)
-            edited = pipeline(text, instruction)
+            edited = pipeline(text, instruction, path=path)
             kept = shown.write(path, edited, data, tried) if edited.refusal is None else None
         except (OSError, ValueError) as error:
             echo(f"copyspec: {reason(path, error)}", err=True)

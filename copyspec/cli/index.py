@@ -46,7 +46,9 @@ def add(
     name: Annotated[str, typer.Argument(help="Name of the corpus; an existing one is extended.")],
     paths: Annotated[
         list[Path],
-        typer.Argument(help="Files and folders: text, Markdown, .rst, .jsonl, PDF, Word, PowerPoint, EPUB, HTML."),
+        typer.Argument(
+            help="Files and folders: text, Markdown, .rst, .jsonl, .ipynb, PDF, Word, PowerPoint, EPUB, HTML."
+        ),
     ],
     kind: Annotated[
         str, typer.Option("--kind", "-k", help="bm25, dense, hybrid (both, fused), or tokens (a datastore).")
@@ -236,7 +238,7 @@ class _FileReader:
         from copyspec.pipelines import DOCUMENT_READERS
         from copyspec.retrievers import UNSTAMPED, is_gone, read_documents
 
-        ending, seen = f":{self._how}", set[str]()
+        ending, seen, others = f":{self._how}", set[str](), list[Path]()
         # A file that was read in another way counts as changed.
         known = dict.fromkeys(self._known, "")
         if not self._adds_again:
@@ -253,7 +255,12 @@ class _FileReader:
             known=known,
             on_unchanged=seen.add,
             on_read=read,
+            on_other=others.append,
         )
+        if others:
+            endings = sorted({file.suffix.lower() or file.name for file in others})[:_MAX_LISTED]
+            count = "1 file of another kind" if len(others) == 1 else f"{len(others):,} files of other kinds"
+            echo(f"skipped: {count} ({', '.join(map(repr, endings))})", err=True)
         self._unchanged = len(seen)
         if self._left_out and not self.stamps and not seen:
             raise UsageError(f"none of the {self._left_out} files can be read")

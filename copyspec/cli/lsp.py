@@ -16,6 +16,7 @@ from copyspec.cli.inputs import without, words_of
 from copyspec.cli.model_options import NamedModel
 from copyspec.cli.narrowing import kinds_of
 from copyspec.cli.remote_options import Concurrency, ServerOptions
+from copyspec.common.extras import install
 
 
 def lsp(
@@ -31,7 +32,7 @@ def lsp(
     copyspec[lsp]; docs/editors.md shows how editors start it.
     """
     if importlib.util.find_spec("pygls") is None:
-        raise UsageError('lsp needs pygls: pip install "copyspec[lsp]"')
+        raise UsageError(f"lsp needs pygls: {install('lsp')}")
     if not delay >= 0:  # as for NaN
         raise UsageError(f"--delay {delay!r} must be at least 0")
     from copyspec.cli.language_server import Checker, serve

@@ -12,6 +12,7 @@ from copyspec.cli.apply import loader
 from copyspec.cli.common import UsageError
 from copyspec.cli.model_options import MergingModel
 from copyspec.cli.remote_options import ServerOptions
+from copyspec.common.extras import install
 from copyspec.pipelines import ApplyOptions
 
 
@@ -30,7 +31,7 @@ def mcp(
     Needs copyspec[mcp].
     """
     if importlib.util.find_spec("mcp") is None:
-        raise UsageError('mcp needs the package of that name: pip install "copyspec[mcp]"')
+        raise UsageError(f"mcp needs the package of that name: {install('mcp')}")
     from mcp.server.mcpserver import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
 

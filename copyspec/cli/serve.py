@@ -13,6 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 from copyspec.cli.common import UsageError, panel
 from copyspec.cli.model_options import NamedModel, model_option
 from copyspec.cli.printing import LogFormatter, echo
+from copyspec.common.extras import install
 
 KEY_VARIABLE = "COPYSPEC_API_KEY"
 MAX_AMOUNT = 1 << 20  # MiB or GiB; no machine has more
@@ -62,7 +63,7 @@ def serve(
     """
     missing = [each for each in REQUIRED_PACKAGES if importlib.util.find_spec(each) is None]
     if missing:
-        raise UsageError(f'serve needs {", ".join(missing)}: pip install "copyspec[serve]"')
+        raise UsageError(f"serve needs {', '.join(missing)}: {install('serve')}")
     from copyspec.server.endpoints import Server
     from copyspec.server.listening import address_of, is_local, listen, uvicorn_server
     from copyspec.server.settings import ServerSettings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import queue
@@ -54,6 +55,8 @@ _MUCH = re.compile(
     r"(?:too large|exceed).{0,80}max_(?:completion_)?tokens",
     re.IGNORECASE,
 )
+_COUNTING = ("copyspec", "vllm", "vllm-xargs")
+"""Dialects of servers that count tokens for their clients, at /tokenize."""
 _FILTER = re.compile(r"content[ _](?:filter|policy|management)|responsible ?ai", re.I)
 
 
@@ -111,6 +114,7 @@ class Remote:
         if api_key and self.url.startswith("http:") and not is_loopback(self.url):
             logger.warning("%s: the key goes there unencrypted, over plain http", self.url)
         self._said: set[str] = set()
+        self._counts = True  # whether the server is asked for numbers of tokens
         self._running: set[str] = set()  # ids of requests
         self._recent: deque[frozenset[tuple[str, str]]] = deque(maxlen=2 * concurrency)  # of the texts last asked about
 
@@ -199,8 +203,31 @@ class Remote:
     def tokens(self, text: str) -> int:
         return len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 1
 
+    def counted(self, text: str) -> int:
+        count = self._count({"prompt": text, "add_special_tokens": False})
+        return self.tokens(text) if count is None else count
+
     def frame(self, how: Asking) -> int:
-        return FRAME_TOKENS + self.tokens(f"{how.system or ''}{how.instruction or ''}")
+        messages = [{"role": "user", "content": (how.instruction or "{text}").replace("{text}", "x")}]
+        if how.system is not None:
+            messages.insert(0, {"role": "system", "content": how.system})
+        count = self._count({"messages": messages, "add_generation_prompt": True})
+        return FRAME_TOKENS + self.tokens(f"{how.system or ''}{how.instruction or ''}") if count is None else count
+
+    def _count(self, body: Mapping[str, object]) -> int | None:
+        """The tokens of a text or a chat, counted by the server; None if it does not do that."""
+        if not self._counts or self.dialect.name not in _COUNTING:
+            return None
+        address, asked = f"{self.url.removesuffix('/v1')}/tokenize", {"model": self.name, **body}
+        try:
+            _, data = self._sender.run(self._sender.until_answered(lambda: self._sender.post(address, asked), PROBES))
+            count = json.loads(data)["count"]
+            if type(count) is int and count >= 0:
+                return count
+        except (AgainError, RefusedError, ServerError, ValueError, KeyError, TypeError, RecursionError):
+            pass
+        self._counts = False
+        return None
 
     def lost(self, text: str) -> str:
         return ""

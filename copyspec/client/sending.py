@@ -18,6 +18,7 @@ from time import monotonic, time
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from copyspec.common.extras import install
 from copyspec.common.forks import fork_safe
 
 CHAT = "/chat/completions"
@@ -216,7 +217,7 @@ class Sender:
         try:
             import openai
         except ImportError:
-            raise ImportError('a server needs the openai client: pip install "copyspec[remote]"') from None
+            raise ImportError(f"a server needs the openai client: {install('remote')}") from None
         if self._tls is None:  # takes ten times as long as the rest of a client
             base = openai.DefaultAsyncHttpxClient.__bases__[0]  # of httpx, or of httpx2 from openai 3 on
             self._tls = import_module(base.__module__.partition(".")[0]).create_ssl_context()

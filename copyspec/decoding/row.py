@@ -126,7 +126,8 @@ class Row:
             tree = EMPTY
         if len(tree.tokens) > room:
             tree = tree.up_to_depth(room)
-        self.meter.proposed = tree, self._clock() - started
+        seconds = self._clock() - started - getattr(drafter, "unmeasured", 0.0)
+        self.meter.proposed = tree, max(0.0, seconds)
         return tree
 
     def wanted_states(self) -> Sequence[int] | None:

@@ -24,6 +24,8 @@ class Drafter(Protocol):
     Optional members: a method `observe(scored: ScoredDraft)` receives the target's logits after every forward pass,
     before `accept`; if the drafter also has an attribute `observes`, only while that is true. If `wants_states` is
     true, `scored` carries the target's last hidden states, and the inputs of the layers listed in `wanted_layers`.
+    `unmeasured`: seconds of the last `propose` that tell nothing about the next ones, such as those in which a draft
+    model was loaded; they do not count against the row's drafts.
     """
 
     def propose(self, budget: Budget) -> DraftTree:

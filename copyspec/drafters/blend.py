@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import replace
+from time import perf_counter
 from typing import TypeGuard
 
 from copyspec.budget import Budget
@@ -72,7 +73,8 @@ class BlendDrafter(Composite, CopyDrafter):
         def grow_with(predictors: Sequence[PredictorCalls]) -> Grown:
             return grow(self._corpus, self._cursors, self._estimates, budget, self._ngrams, predictors)
 
-        self._grown = grown = grow_with_models(grow_with, self._predictors, budget)
+        grown, self.unmeasured = grow_with_models(grow_with, self._predictors, budget)
+        self._grown = grown
         count = budget.cut(grown.scores)
         if not count:
             return EMPTY
@@ -104,7 +106,8 @@ class PredictorDrafter(Composite):
         def grow_with(predictors: Sequence[PredictorCalls]) -> Grown:
             return grow(self._empty_corpus, [], self._estimates, budget, predictors=predictors)
 
-        self._grown = grown = grow_with_models(grow_with, self._predictors, budget)
+        grown, self.unmeasured = grow_with_models(grow_with, self._predictors, budget)
+        self._grown = grown
         tree = DraftTree(grown.tokens, grown.parents, grown.scores, [None] * len(grown.tokens))
         tree = tree.in_order(chain_first_order(grown.parents, budget.cut(grown.scores)))
         return _with_drafters(tree, grown, self._predictors)
@@ -131,18 +134,27 @@ def _with_drafters(tree: DraftTree, grown: Grown, predictors: Sequence[Predictor
 
 def grow_with_models(
     grow_with: Callable[[Sequence[PredictorCalls]], Grown], predictors: Sequence[Predictor], budget: Budget
-) -> Grown:
-    """Grow a tree, let the models read it, and grow it again with their predictions, as long as that pays."""
+) -> tuple[Grown, float]:
+    """Grow a tree, let the models read it, and grow it again with their predictions, as long as that pays. Returns the
+    last tree, and the seconds that models ran whose time was not known before."""
     calls = [PredictorCalls(each.predict, each.weight, each.is_model) for each in predictors]
-    grown, models = grow_with(calls), list(filter(_is_neural, predictors))
+    grown, models, unmeasured = grow_with(calls), list(filter(_is_neural, predictors)), 0.0
+
+    def run(model: NeuralPredictor, tree: DraftTree) -> bool:
+        nonlocal unmeasured
+        is_known, started = model.seconds > 0.0, perf_counter()
+        has_run = model.run(tree)
+        unmeasured += 0.0 if is_known else perf_counter() - started
+        return has_run
+
     for number in range(MAX_MODEL_PASSES):
         models = [each for each in models if _pays(grown, each, budget, is_first=number == 0)]
         tree = _likely_nodes(grown)
-        models = [each for each in models if each.run(tree)]
+        models = [each for each in models if run(each, tree)]
         if not models:
             break
         grown = grow_with(calls)
-    return grown
+    return grown, unmeasured
 
 
 def _is_neural(predictor: Predictor) -> TypeGuard[NeuralPredictor]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from copyspec.common.building import building
+from copyspec.common.extras import install
 from copyspec.models.bounds import LOADING, bounded, check_complete
 from copyspec.models.digests import content_digest
 from copyspec.models.errors import FileError, first_line
@@ -72,7 +73,7 @@ def _check(file: Path) -> None:
         if opened.read(len(MAGIC)) != MAGIC:
             raise FileError(f"{os.fspath(file)!r} is not a GGUF file: it does not begin with {MAGIC.decode()!r}")
     if missing := missing_packages():
-        raise FileError(f"reading {os.fspath(file)!r} needs {' and '.join(missing)}: pip install 'copyspec[gguf]'")
+        raise FileError(f"reading {os.fspath(file)!r} needs {' and '.join(missing)}: {install('gguf')}")
 
 
 def missing_packages() -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from copyspec.common.checks import brief, check_flag, check_type, shown
 from copyspec.common.control_groups import available_memory
+from copyspec.common.extras import install
 from copyspec.models.aliases import ALIASES, CORRECTOR, PREFERRED
 from copyspec.models.errors import LoadError as LoadError
 from copyspec.models.errors import why_not
@@ -222,7 +223,7 @@ def about_default(model: str, *, corrects: bool = False) -> str:
     if model == str(BUNDLED):
         which = "copyspec's default model (small: grammar corrections and quotes, in English)"
         if ALIASES[PREFERRED].installed_file() is not None:
-            which += f", since {PREFERRED}, which is installed, needs pip install 'copyspec[gguf]'"
+            which += f", since {PREFERRED}, which is installed, needs {install('gguf')}"
         elif corrects:
             which += (
                 f"; it leaves most mistakes standing, and `copyspec models fetch {preferred.name}` "

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from copyspec.common.checks import brief
+from copyspec.common.extras import install
 from copyspec.common.filesystem import open_input
 from copyspec.models.adapters import MAX_ADAPTER, copied, merge
 from copyspec.models.aliases import ADAPTER_WEIGHTS, ALIASES, Alias
@@ -89,7 +90,7 @@ def fetch(alias: Alias) -> Path:
     if is_here(alias):
         return _folder(alias)
     if missing := missing_packages():  # checked before a download that could not be used
-        raise FileError(f"{alias.name} is a GGUF file; it needs {' and '.join(missing)}: pip install 'copyspec[gguf]'")
+        raise FileError(f"{alias.name} is a GGUF file; it needs {' and '.join(missing)}: {install('gguf')}")
     check_writable()
     with tempfile.TemporaryDirectory() as scratch:
         # In an empty folder and isolated from PYTHONPATH: a pip.py of the working folder would run as pip.

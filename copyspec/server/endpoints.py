@@ -28,9 +28,10 @@ from copyspec.server.access import access_of
 from copyspec.server.asgi import error_body
 from copyspec.server.errors import BAD_REQUEST, error_response, failure, field_of, http_error, invalid, json_response
 from copyspec.server.gate import Gate
+from copyspec.server.limits import count_characters
 from copyspec.server.metrics import CONTENT_TYPE, Metrics
 from copyspec.server.replies import DONE, Json, Replies, as_json, server_sent
-from copyspec.server.schemas import ChatBody, CompletionBody
+from copyspec.server.schemas import ChatBody, CompletionBody, TokenizeBody
 from copyspec.server.settings import ServerSettings
 from copyspec.text.chat import ChatError
 
@@ -124,6 +125,7 @@ class Server:
         app.add_api_route("/v1/models/{name:path}", self.model, methods=["GET"])
         app.add_api_route("/v1/chat/completions", self.chat, methods=["POST"], response_model=None)
         app.add_api_route("/v1/completions", self.completions, methods=["POST"], response_model=None)
+        app.add_api_route("/tokenize", self.tokenize, methods=["POST"], response_model=None)
         app.add_exception_handler(RequestValidationError, invalid)
         app.add_exception_handler(HTTPException, http_error)
         app.add_middleware(Gate, settings=self.settings, metrics=self.metrics)
@@ -146,6 +148,26 @@ class Server:
 
     async def completions(self, body: CompletionBody, request: Request) -> Response:
         return await self._answer(body, request)
+
+    async def tokenize(self, body: TokenizeBody) -> Response:
+        """The tokens of a text or a chat, for clients that split texts by the model's context."""
+        if body.model is not None and body.model not in self.names:
+            return self._no_such_model(body.model)
+        try:
+            ids = await asyncio.to_thread(self._tokens, body)
+        except (TypeError, ValueError) as error:
+            return error_response(400, self._public(error), BAD_REQUEST, param=field_of(error, body.__dict__))
+        return json_response(as_json({"count": len(ids), "max_model_len": self.engine.max_length, "tokens": ids}))
+
+    def _tokens(self, body: TokenizeBody) -> list[int]:
+        most, count = self.settings.max_characters, count_characters([body.prompt, body.messages])
+        if count > most:
+            raise ValueError(f"the texts have {count} characters, and at most {most} are taken here (--max-characters)")
+        if (body.prompt is None) == (body.messages is None):
+            raise ValueError("give prompt or messages")
+        if body.prompt is not None:
+            return list(self.engine.codec.encode(body.prompt).ids)
+        return list(self.engine.codec.encode_chat(template_messages(body.messages or [])).ids)
 
     async def _answer(self, body: ChatBody | CompletionBody, request: Request) -> Response:
         begun = time.perf_counter()

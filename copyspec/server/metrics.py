@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-PATHS = frozenset(("/health", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/completions"))
+PATHS = frozenset(("/health", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/completions", "/tokenize"))
 """Other paths are counted together, so that a scanner cannot fill the memory with labels."""
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -51,7 +51,8 @@ class Metrics:
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Count a finished request; status 0: it ended before there was a response."""
-        self._requests.labels(path if path in PATHS else "other", str(status or "none")).inc()
+        known = "/v1/models" if path.startswith("/v1/models/") else path
+        self._requests.labels(known if known in PATHS else "other", str(status or "none")).inc()
         if path.startswith("/v1/"):
             self._seconds.observe(seconds)
 

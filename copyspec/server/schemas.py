@@ -70,6 +70,16 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
+class TokenizeBody(BaseModel):
+    """A text or a chat whose tokens are counted, as vLLM's /tokenize takes it."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    model: str | None = None
+    prompt: str | None = Field(None, description="A text, without special tokens around it.")
+    messages: list[Any] | None = Field(None, description="A chat, put through the model's template.")
+
+
 class SharedBody(BaseModel):
     """Fields shared by both kinds of requests. None means that a field was not given.
 

@@ -22,6 +22,7 @@ from ..editing.model_corrector import check_system, cut, output_limit
 from ..edits.lines import LINE_END, aligned, with_line_ends
 from ..guards.answers import unfenced, version
 from ..guards.judging import BUNDLED
+from ..guards.syntax import broken
 from ..guards.wrappers import FENCE
 from ..models import model_of
 from ..options import ApplyOptions
@@ -29,7 +30,6 @@ from .lazy import chunks, is_lazy, merged
 from .matching import Lines, applied
 from .presets import FOLLOW, MERGE, PRESETS
 from .reading import EditError, FileEdit, read_edits
-from .syntax import broken
 from .trust import placeholder, stutter, why_not
 
 if TYPE_CHECKING:

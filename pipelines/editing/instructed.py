@@ -17,6 +17,7 @@ from ..edits.lines import LINE_END, aligned, with_line_ends
 from ..edits.render import unified_diff
 from ..guards.answers import version
 from ..guards.judging import BUNDLED
+from ..guards.syntax import broken
 from ..instructions import INSTRUCTION, fill
 from ..models import model_of
 from ..options import EditOptions
@@ -55,7 +56,7 @@ class EditPipeline:
 
     The output is expected to follow the text. It is used unchanged except for three things: what chat models put around
     a text is removed, lines keep their ends, and the text the white space around it. An output that was cut, that has
-    left parts out, or that is no version of the text (a patch, a question) is never used.
+    left parts out, that is no version of the text (a patch, a question), or that can no longer be parsed is never used.
     """
 
     def __init__(self, model: ModelLike = None, options: EditOptions | None = None) -> None:
@@ -64,8 +65,9 @@ class EditPipeline:
         self.options = options = options or EditOptions()
         check_system(options.system, self.model)
 
-    def __call__(self, text: str, instruction: str) -> Edited:
-        """Edit a text. `instruction` says what to do; the text follows it, or stands where it has `{text}`.
+    def __call__(self, text: str, instruction: str, *, path: str | None = None) -> Edited:
+        """Edit a text. `instruction` says what to do; the text follows it, or stands where it has `{text}`. `path`: the
+        file's name; by its suffix the new version is parsed.
 
         Raises ValueError for an empty instruction, and for one that the bundled model was not trained on; TypeError for
         anything but strings.
@@ -82,7 +84,10 @@ class EditPipeline:
         if isinstance(result, NoAnswer):
             more = ": edit it in parts" if result.reason == "length" else ""
             return Edited(text, text, Refusal(result.reason, f"{result.detail}{more}"))
-        return self._edited(text, body, instruction, result)
+        edited = self._edited(text, body, instruction, result)
+        if self.options.syntax and edited.changed and (refusal := broken(text, edited.text, path)):
+            return Edited(text, text, refusal, result)
+        return edited
 
     def check(self, instruction: str) -> None:
         """Raise TypeError for an instruction that is no str, ValueError for one that the model cannot follow."""

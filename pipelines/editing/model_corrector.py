@@ -82,7 +82,7 @@ class ModelCorrector:
     def length(self, text: str) -> int:
         """Number of tokens, or an upper bound for short texts: a text never has more tokens than bytes."""
         size = len(text.encode())
-        return size if self.limit is not None and size <= self.limit else self.model.tokens(text)
+        return size if self.limit is not None and size <= self.limit else self.model.counted(text)
 
     def versions(self, texts: Iterable[str]) -> list[tuple[str, ...]]:
         """The correction of each text, and versions with second choices (`versions.written_versions`)."""

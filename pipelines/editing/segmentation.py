@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 
+from copyspec.common.extras import install
+
 from ..documents import Refusal, Segment, model_text
 from ..formats.neighbours import is_ended
 from ..guards.languages import ANY
@@ -183,7 +185,7 @@ def _pysbd(language: str) -> Splitter:
     try:
         import pysbd
     except ImportError:
-        raise ImportError("the segmenter 'pysbd' needs its package: pip install 'copyspec[pysbd]'") from None
+        raise ImportError(f"the segmenter 'pysbd' needs its package: {install('pysbd')}") from None
     try:
         segmenter = pysbd.Segmenter(language=language, clean=False, char_span=True)
     except ValueError as error:

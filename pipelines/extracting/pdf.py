@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from copyspec.common.extras import install
 from copyspec.common.filesystem import NotRegularError, open_input
 from copyspec.retrievers import Document, Heading, without_surrogates
 
@@ -31,7 +32,7 @@ def read_pdf(path: Path) -> Document:
     try:
         import pypdf
     except ImportError:
-        raise FormatError("PDF files need pypdf: pip install 'copyspec[documents]'") from None
+        raise FormatError(f"PDF files need pypdf: {install('documents')}") from None
     if path.stat().st_size > MAX_FILE:
         raise FormatError(f"it has more than {MAX_FILE >> 20} MB")
     # It warns of each irregular object. Not restored: another thread may be reading a file meanwhile.

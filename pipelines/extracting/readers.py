@@ -8,6 +8,7 @@ from pathlib import Path
 from copyspec.retrievers import Document
 
 from .markup import read_html
+from .notebooks import read_notebook
 from .packed import read_docx, read_epub, read_pptx
 from .pdf import read_pdf
 
@@ -19,5 +20,6 @@ DOCUMENT_READERS: Mapping[str, Callable[[Path], Document]] = {
     ".html": read_html,
     ".htm": read_html,
     ".xhtml": read_html,
+    ".ipynb": read_notebook,
 }
 """Readers of documents that are not plain text, for `read_documents(..., readers=DOCUMENT_READERS)`."""

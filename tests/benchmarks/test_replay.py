@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from benchmarks import transcripts
 from benchmarks.drafts import cost as draft_cost
-from benchmarks.replay import markdown_tables
+from benchmarks.replay import markdown_tables, oracle
 from benchmarks.replay import report as replay_report
 from benchmarks.replay import run as replay
 from benchmarks.replay.figures import Figures
@@ -215,22 +215,28 @@ def test_drafts_that_are_all_certain_are_made_shorter() -> None:
     assert found.nodes == 16, "13 and 3 nodes"
 
 
+def write(folder: Path, words: Sequence[str], rows: Sequence[dict[str, object]]) -> tuple[Path, Path]:
+    """Write transcripts, and a tokenizer of these words."""
+    held = ["[UNK]", "</s>", *words]
+    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(held)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()  # type: ignore[assignment]
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with gzip.open(folder / "rows.jsonl.gz", "wt", encoding="utf-8") as stream:
+        stream.writelines(json.dumps(row) + "\n" for row in rows)
+    return folder, folder / "tokenizer.json"
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
     """A tokenizer of words, and transcripts of an editing task and of another task."""
-    words = ["[UNK]", "</s>", "the", "cat", "sat", "on", "a", "mat", "and", "dog", "ran", "far", "away", "from", "it"]
-    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()  # type: ignore[assignment]
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    words = ["the", "cat", "sat", "on", "a", "mat", "and", "dog", "ran", "far", "away", "from", "it"]
     source = "the cat sat on a mat and the dog ran far away from it"
     common = {"prompt": f"the {source} cat", "references": [source], "group": "g", "model": "m"}
     rows = [
         {**common, "id": "edits-m-1", "task": "gec", "output": source.replace("mat", "dog")},
         {**common, "id": "answers:2", "task": "rag", "output": "the dog ran far away from it"},
     ]
-    with gzip.open(tmp_path / "rows.jsonl.gz", "wt", encoding="utf-8") as stream:
-        stream.writelines(json.dumps(row) + "\n" for row in rows)
-    return tmp_path, tmp_path / "tokenizer.json"
+    return write(tmp_path, words, rows)
 
 
 def test_command_prints_a_table_and_writes_json(
@@ -410,3 +416,24 @@ def test_rows_are_chosen_by_set_and_seed() -> None:
     assert len(chosen) == 10 and chosen == transcripts.choose_rows(rows, 5, seed=1)
     assert chosen != transcripts.choose_rows(rows, 5, seed=2)
     assert transcripts.choose_rows(rows, None) == rows
+
+
+def test_an_oracle_head_adds_what_it_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside copies it names new words, and costs next to nothing where it knows none."""
+    draw, words, rows = random.Random(0), [f"w{number}" for number in range(300)], list[dict[str, object]]()
+    for number in range(6):
+        source = draw.sample(words, 40)
+        output = " ".join([draw.choice(words) if draw.random() < 0.3 else word for word in source])
+        texts = {"prompt": " ".join(source), "references": [" ".join(source)], "output": output}
+        rows.append({"id": f"edits:{number}", "task": "code_edit", "group": f"{number}", "model": "m", **texts})
+    (folder, tokenizer), report = write(tmp_path, words, rows), tmp_path / "heads.json"
+    arguments = [str(folder), "--tokenizer", str(tokenizer), "--accuracy"]
+    assert oracle.main([*arguments, ".01,.5,.9", "--json", str(report)]) == 0
+    alone, *heads = json.loads(report.read_text())
+    assert (alone["accuracy"], alone["steps_per_pass"], alone["cost"]) == (0.0, 0.0, 1.0)
+    passes = [line["tokens_per_pass"] for line in heads]
+    assert passes[0] >= 0.95 * alone["tokens_per_pass"] and passes[2] > passes[1] > alone["tokens_per_pass"]
+    assert heads[0]["cost"] < 1.05 and heads[2]["cost"] < heads[1]["cost"] < 1.0
+    with pytest.raises(SystemExit):
+        oracle.main([*arguments, "1.5"])
+    assert "no list of shares" in capsys.readouterr().err

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks.spec_bench import lines, methods, table
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.spec_bench import chosen_prompts, group_of, lines, methods, read_given, read_recorded, table
+from copyspec import Engine
 
 
 def test_figures_are_set_against_their_base() -> None:
@@ -27,3 +34,40 @@ def test_figures_are_set_against_their_base() -> None:
     assert "| copy | 2.00 | 2.00x |  | 2.00x | 1 of 1 |" in table(report)
     found = methods({"heads": "folder"})
     assert {"heads", "copy + heads"} < set(found) and "skips" not in found
+    assert "rest" not in found and {"sad", "llma", "prompt lookup", "suffix", "lookahead"} < set(found)
+
+
+def test_lossy_rules_have_a_table_of_their_own() -> None:
+    run = {"seconds": 1.0, "tokens": [1], "passes": 1}
+    runs = {"plain": run, "copy, BiLD": run}
+    report = {"methods": [*runs], "prompts": [{"id": "a", "group": "g", "runs": runs}]}
+    lossless, _, lossy = table(report).split("\n\n")
+    assert "| plain |" in lossless and "BiLD" not in lossless and "equal" in lossless
+    assert "| copy, BiLD | 1.00 | 1.00x | 1.00x |" in lossy and "equal" not in lossy
+
+
+def test_any_prompts_run_and_those_of_unknown_sets_are_a_group_of_their_own(tmp_path: Path, engine: Engine) -> None:
+    rows = [
+        {"prompt": "a b", "id": "mine:1", "references": ["a b c"]},
+        {"prompt": "c d", "task": "chat", "id": "pld_mtbench-1", "model": "m"},
+        {"prompt": "e " * 400},
+    ]
+    file = tmp_path / "more.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    given = read_given(file)
+    assert [group_of(row) for row in given] == ["mine", "conversation", "more"]
+    chosen = chosen_prompts(given, engine, 2, 200)
+    assert list(chosen) == ["conversation", "mine"] and chosen["mine"][0].references == ["a b c"]
+    (tmp_path / "lines.txt").write_text("one\n\ntwo\n")
+    assert [row.prompt for row in read_given(tmp_path / "lines.txt")] == ["one", "two"]
+    for content, message in (("", "holds no prompt"), ("{}", "no object with the field 'prompt'")):
+        file.write_text(content)
+        with pytest.raises(ValueError, match=message):
+            read_given(file)
+
+
+def test_files_that_are_not_there_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"id": "expertqa-1", "task": "rag", "model": "m", "prompt": "p", "references": [], "output": "o"}
+    (tmp_path / "rag.jsonl.gz").write_bytes(gzip.compress(json.dumps(row).encode()))
+    assert [group_of(each) for each in read_recorded(tmp_path)] == ["RAG"]
+    assert "without the groups of chat.jsonl.gz, translation.jsonl.gz" in capsys.readouterr().err

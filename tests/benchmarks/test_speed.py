@@ -205,7 +205,7 @@ def test_texts_come_with_the_sources_of_generate() -> None:
         (["--model", "shape:tiny-llama", "--methods", "hf,lookup"], "no method 'lookup'"),
         (["--model", "shape:tiny-llama", "--methods", "hf-assistant"], "needs --assistant"),
         (["--model", "shape:tiny-llama", "--prompts", "sentences"], "has no tokenizer"),
-        (["--model", "shape:tiny-llama", "--transcripts", "x"], "needs --tokenizer"),
+        (["--model", "shape:tiny-llama", "--transcripts", "x"], "give the tokenizer of that architecture"),
         (["--model", "shape:tiny-llama", "--batch-size", "2", "--methods", "hf-prompt-lookup"], "one prompt at a time"),
         (["--model", "shape:tiny-llama", "--assistant", "x"], "speaks for itself"),
     ],

@@ -21,7 +21,7 @@ def edited(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int
     def run(*arguments: object, meanwhile: Callable[[], object] = lambda: None) -> int:
         pipeline = EditPipeline(answer.engine)
 
-        def call(text: str, instruction: str) -> object:
+        def call(text: str, instruction: str, path: str | None = None) -> object:
             meanwhile()
             return pipeline(text, instruction)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from copyspec.cli import main
+from copyspec.common.extras import install
 
 BLOCK = "a.py\n<<<<<<< SEARCH\nx = 1\n=======\nx = 2\n>>>>>>> REPLACE\n"
 COMMAND = (sys.executable, "-m", "copyspec", "mcp")
@@ -22,7 +23,7 @@ def test_without_the_package_the_way_out_is_said(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert main(["mcp"]) == 2
-    assert 'pip install "copyspec[mcp]"' in capsys.readouterr().err
+    assert install("mcp") in capsys.readouterr().err
 
 
 async def test_a_client_applies_edits(tmp_path: Path) -> None:

@@ -34,6 +34,10 @@ SENTENCES = [
 PAGES = {
     "lines.txt": "\n\n".join(f"{sentence} {sentence.lower().capitalize()}" for sentence in SENTENCES),
     "page.md": "# A title\n\n" + "\n".join(f"- {each}" for each in SENTENCES) + "\n\n```sh\nrm it don't\n```\n",
+    # Sentences of more bytes than a text may have tokens, and of fewer tokens.
+    "long.txt": "\n\n".join(
+        f"They was here with {', '.join(each.rstrip('.') for each in SENTENCES * 3)}." for _ in "ab"
+    ),
     "table.csv": "id,text\n" + "".join(f'{at},"{each}"\n' for at, each in enumerate(SENTENCES)),
 }
 
@@ -82,7 +86,7 @@ def test_files_are_byte_identical(
     assert one.read_bytes() == other.read_bytes() != path.read_bytes()
     summary, usage = there.strip().splitlines()
     assert summary == here.strip().splitlines()[-1]
-    assert re.search(r"/v1: \d+ answers; \d+ tokens in.*, \d+ out; \d+ predicted tokens accepted", usage)
+    assert re.search(r"/v1: \d+ answers?; \d+ tokens in.*, \d+ out; \d+ predicted tokens accepted", usage)
 
 
 def test_questions_have_the_same_answers_and_places(bundled: copyspec.Engine, remote: copyspec.Remote) -> None:

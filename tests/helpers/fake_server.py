@@ -34,6 +34,7 @@ class FakeServer:
         self.headers: list[dict[str, str]] = []
         self.most = self.open = 0  # requests at once
         self.url = ""
+        self.counts: Reply = lambda body: Sent(b"", 404)  # most servers do not count tokens
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -43,6 +44,9 @@ class FakeServer:
                 data = await reader.readexactly(int(headers.get("content-length", 0)))
                 if head[0].startswith("GET"):
                     sent = self.models if isinstance(self.models, Sent) else Sent({"data": self.models})
+                elif "/tokenize " in head[0]:
+                    self.open += 1
+                    sent = self.counts(json.loads(data))
                 else:
                     self.bodies.append(json.loads(data))
                     self.headers.append(headers)

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import copyspec
 from copyspec import Engine
 from copyspec.cli import main
+from copyspec.common.extras import install
 from copyspec.models import aliases, loading, pretrained, resolve
 from copyspec.models.aliases import Alias
 from copyspec.models.gguf import converted
@@ -306,7 +307,7 @@ def test_missing_packages_are_named(wanted: str, tmp_path: Path, monkeypatch: py
     path = tmp_path / "x.gguf"
     path.write_bytes(b"GGUF")
     monkeypatch.setattr("copyspec.models.gguf.missing_packages", lambda: [wanted])
-    with pytest.raises(copyspec.LoadError, match=rf"needs {wanted}: pip install 'copyspec\[gguf\]'"):
+    with pytest.raises(copyspec.LoadError, match=re.escape(f"needs {wanted}: {install('gguf')}")):
         copyspec.load(path)
 
 
@@ -368,7 +369,7 @@ def test_installed_without_its_readers_it_is_not_the_default(
     monkeypatch.setattr(resolve, "missing_packages", lambda: ["gguf"])
     chosen = loading.choose_default()
     assert chosen == str(loading.BUNDLED)
-    assert "copyspec[gguf]" in loading.about_default(chosen)
+    assert install("gguf") in loading.about_default(chosen)
 
 
 def test_what_can_be_named_is_listed(capsys: pytest.CaptureFixture[str], alias: Alias) -> None:

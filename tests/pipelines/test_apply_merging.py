@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyspec.pipelines import ApplyOptions, ApplyPipeline
-from copyspec.pipelines.applying.syntax import error_in
 from copyspec.pipelines.applying.trust import stutter
 from copyspec.pipelines.edits.lines import LINE_END
+from copyspec.pipelines.guards.syntax import error_in
 from kit.oracle_model import OracleModel
 from tests.helpers.texts import new_engine
 from tests.helpers.tiny import tiny_engine

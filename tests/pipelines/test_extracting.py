@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import json
 import os
 import re
 import tracemalloc
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from copyspec.pipelines import DOCUMENT_READERS
+from copyspec.pipelines import DOCUMENT_READERS, FormatError
 from copyspec.pipelines.extracting import pdf as pdf_module
 from copyspec.pipelines.extracting.pdf import undivided
 from copyspec.retrievers import Corpora, Document, HybridRetriever, read_documents, split_passages
@@ -490,3 +491,21 @@ def test_unchanged_files_are_not_read_and_changed_ones_replaced(kind: str, tmp_p
         fresh.add_hybrid("c", passages, encode)
         for query in ("text a", "another"):
             assert fresh.open("c", encode=encode)[0].search(query, 3) == retriever.search(query, 3)
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_notebooks_are_their_cells(as_list: bool, tmp_path: Path) -> None:
+    cells = [("markdown", "# Herons\n\nThey wait."), ("code", "x = 1\nprint(x)"), ("raw", "left"), ("markdown", "")]
+    held = [
+        {"cell_type": kind, "source": source.splitlines(keepends=True) if as_list else source, "outputs": ["out"]}
+        for kind, source in cells
+    ]
+    path = tmp_path / "x.ipynb"
+    path.write_text(json.dumps({"cells": held, "nbformat": 4}))
+    document = read(path)
+    assert document.text == "# Herons\n\nThey wait.\n\nx = 1\nprint(x)"
+    assert [each.heading for each in split_passages(document, max_chars=30)][:1] == ["Herons"]
+    for wrong in ("{", "[]", '{"cells": 3}', '{"cells": [{"cell_type": "code"}]}', '{"cells": ["x"]}', "\xff"):
+        path.write_text(wrong, encoding="latin-1")
+        with pytest.raises(FormatError, match=r"x.ipynb': not a notebook"):
+            read(path)

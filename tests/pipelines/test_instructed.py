@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -80,6 +81,33 @@ def test_a_limit_on_changed_lines(answer: Answer) -> None:
         assert edited.changed is changed
     assert edited.refusal is not None
     assert edited.refusal.detail == "1 of 5 lines would change, above the limit of 10 % (max_edit_ratio)"
+
+
+FILES = {
+    "a.json": '{"cells": [{"text": "They was here."}, 3], "kind": "x"}',
+    "a.ipynb": '{"cells": [{"cell_type": "code", "source": ["x = 1"]}], "nbformat": 4}',
+    "a.py": "def f(x):\n    return [x, (1)]\n",
+    "a.toml": '[a]\nb = ["c", {d = 1}]\n',
+    "a.jsonl": '{"a": "They was"}\n{"b": [1]}\n',
+}
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_what_can_no_longer_be_parsed_is_refused(path: str, answer: Answer) -> None:
+    """A bracket of the file is lost: one at a time."""
+    if path.endswith("toml") and sys.version_info < (3, 11):
+        pytest.skip("no parser")
+    text = FILES[path]
+    for at in [at for at, char in enumerate(text) if char in "()[]{}"]:
+        cut = text[:at] + text[at + 1 :]
+        answer.will(cut)
+        edited = EditPipeline(answer.engine)(text, "Rename", path=path)
+        assert edited.refusal is not None and edited.refusal.reason == "syntax" and edited.text == text, cut
+        for options, name in ((EditOptions(syntax=False), path), (None, None), (None, "a.txt")):
+            answer.will(cut)
+            assert EditPipeline(answer.engine, options)(text, "Rename", path=name).text.strip() == cut.strip()
+        answer.will(text)  # the old version could not be parsed
+        assert EditPipeline(answer.engine)(cut, "Mend it", path=path).text.strip() == text.strip()
 
 
 def test_nothing_to_edit_asks_nothing(answer: Answer) -> None:

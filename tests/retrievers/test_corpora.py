@@ -132,6 +132,20 @@ def test_what_cannot_be_read_is_named(corpus: Path, tmp_path: Path) -> None:
         list(read_documents("path"))
 
 
+def test_one_line_is_left_out_and_hidden_files_are(tmp_path: Path) -> None:
+    rows = ['{"text": "a"}', "[", '{"text": 3}', "", '{"text": "b"}']
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    for hidden in (".secret/note.md", "docs/.venv/lib/LICENSE.txt", ".x.md"):
+        (tmp_path / hidden).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / hidden).write_text("hidden")
+    (tmp_path / "a.tex").write_text("x")
+    left, others = list[str](), list[Path]()
+    found = list(read_documents([tmp_path], on_error=lambda _, error: left.append(str(error)), on_other=others.append))
+    assert [(each.name[-1], each.text) for each in found] == [("1", "a"), ("5", "b")] and others == [tmp_path / "a.tex"]
+    assert ["line 2" in left[0], "line 3" in left[1], len(left)] == [True, True, 2]
+    assert [each.text for each in read_documents([tmp_path / ".x.md"])] == ["hidden"], "asked for by name"
+
+
 def test_a_file_that_cannot_be_reached_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.md", "b.md"):
         (tmp_path / name).write_text(f"Text of {name}")
@@ -321,6 +335,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+OTHERS = "skipped: 1 file of another kind ('.out')\n"
+
+
 def test_the_command_builds_lists_and_removes(
     corpus: Path, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -328,15 +345,15 @@ def test_the_command_builds_lists_and_removes(
     for options in ([], ["--kind", "dense", "--encoder", str(model)], ["--kind", "tokens", "--model", str(model)]):
         kind = options[1] if options else "bm25"
         code, out, err = run(capsys, "index", "add", f"my-{kind}", str(corpus), *options, *where)
-        assert (code, err) == (0, "") and f"my-{kind}" in out and "3 documents" in out
+        assert (code, err) == (0, OTHERS) and f"my-{kind}" in out and "3 documents" in out
     again = ["add", "my-bm25", str(corpus), "--max-chars", "20", *where, "--json"]
     code, out, err = run(capsys, "index", *again)
     assert code == 0 and (json.loads(out)["size"], json.loads(out)["replaced"]) == (7, 1), "cut in another way"
-    assert err == "passages of changed or deleted files that are gone: 1\n"
+    assert err == f"{OTHERS}passages of changed or deleted files that are gone: 1\n"
     code, out, err = run(capsys, "index", *again)
-    assert (code, err) == (0, "2 files have not changed since the last time\n")
+    assert (code, err) == (0, f"{OTHERS}2 files have not changed since the last time\n")
     code, out, err = run(capsys, "index", *again, "--duplicates")
-    assert (code, err) == (0, "") and json.loads(out)["size"] == 14
+    assert (code, err) == (0, OTHERS) and json.loads(out)["size"] == 14
     _change_one_file(corpus, tmp_path / "corpora", model, capsys)
     code, out, err = run(
         capsys, "index", "add", "my-tokens", str(corpus), "--kind", "tokens", "--model", str(model), *where

@@ -115,11 +115,13 @@ def test_metrics_of_a_program_of_ones_own(engine: Engine) -> None:
     metrics.finished([*results, samples])
     metrics.began(0.2)
     metrics.answered("/mine", 200, 0.3)
+    metrics.answered("/v1/models/tiny", 200, 0.3)
     text = metrics.text().decode()
     written = sum(len(each.token_ids) for each in [*results, *samples.samples])
     assert f"copyspec_output_tokens_total {float(written)}" in text
     assert f"copyspec_prompt_tokens_total {6.0 * samples.prompt_tokens}" in text
-    assert 'copyspec_requests_total{path="other",status="200"} 1.0' in text
+    for path in ("other", "/v1/models"):
+        assert f'copyspec_requests_total{{path="{path}",status="200"}} 1.0' in text
     assert metrics.registry.get_sample_value("copyspec_rows_running") == 0
     other = Metrics(engine)
     assert "copyspec_output_tokens_total 0.0" in other.text().decode()

@@ -74,3 +74,21 @@ async def test_the_card_tells_the_context(engine: Engine) -> None:
     async with client(engine) as http:
         (card,) = (await http.get("/v1/models")).json()["data"]
     assert card["max_model_len"] == engine.max_length and "own_model" not in card
+
+
+async def test_tokens_are_counted(engine: Engine) -> None:
+    counted = (await post(engine, "/tokenize", {"prompt": EDIT, "add_special_tokens": False})).json()
+    ids = list(engine.codec.encode(EDIT).ids)
+    assert counted == {"count": len(ids), "max_model_len": engine.max_length, "tokens": ids}
+    chat = (await post(engine, "/tokenize", {"messages": MESSAGES, "model": None})).json()
+    assert chat["tokens"] == list(engine.codec.encode_chat(MESSAGES).ids)
+    for wrong, said in (
+        ({}, "give prompt or messages"),
+        ({"prompt": EDIT, "messages": MESSAGES}, "give prompt or messages"),
+        ({"prompt": "x" * 4_000_000}, "characters"),
+        ({"messages": [3]}, "messages"),
+        ({"prompt": 3}, "prompt"),
+    ):
+        answer = await post(engine, "/tokenize", wrong)
+        assert answer.status_code in (400, 413, 422) and said in answer.text
+    assert (await post(engine, "/tokenize", {"prompt": EDIT, "model": "other"})).status_code == 404

@@ -81,6 +81,22 @@ def test_heads_are_trained_resumed_and_used(kind: str, model: Path, data: Path, 
         check_plan(out / "states", "another", OutputPlan())
 
 
+def test_without_time_heads_are_trained_on_what_was_read(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One shard takes all the time of a short run, which still ends with heads, and says what is left."""
+    out = tmp_path / "run"
+    command = f"--model {model} --data {data} --out {out} --depth 2 --inner 8 --vocabulary 64 --batch 16 --tokens 8"
+    heads.main([*command.split(), "--own", "0", "--dtype", "float32", "--steps", "50", "--minutes", "0"])
+    shown = capsys.readouterr().out
+    assert "1 of 60 shards were read" in shown and "heads after 10 steps, 40 of 50 steps are left" in shown
+    assert len(read_shard(out / "states" / "outputs-00000.safetensors")) == heads.ROWS_A_MINUTE
+    found = copyspec.generate(PARAGRAPHS[0], max_new_tokens=4, model=str(model), draft_model=f"heads:{out / 'heads'}")
+    assert found.stats.draft_seconds > 0
+    heads.main([*command.split(), "--own", "0", "--dtype", "float32", "--steps", "20", "--shards", "1"])
+    assert "heads after 20 steps; log" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("shards", "prose", "begins"), [(4, 2, [0, 1, 2, 3]), (3, 0, [0, 1]), (2, 5, [0, 1]), (1, 1, [0])]
 )
@@ -91,7 +107,7 @@ def test_learning_begins_once_answers_give_a_vocabulary(
 
     class Run:
         def __init__(self, *given: object) -> None:
-            self.is_done = shards > 1
+            self.is_done, self.step = shards > 1, 0
 
         def read(self, requests: object, number: int, every: int) -> None:
             read.append(number)
@@ -102,6 +118,7 @@ def test_learning_begins_once_answers_give_a_vocabulary(
 
     monkeypatch.setattr(heads, "HeadRun", Run)
     monkeypatch.setattr(heads, "Requests", lambda data: None)
+    monkeypatch.setattr(heads, "say_end", lambda *given: None)
     monkeypatch.setattr(copyspec, "load", lambda *given, **options: None)
     words = ["--data", "texts", "--out", str(tmp_path), "--shards", str(shards), "--prose", str(prose)]
     heads.main(words)
@@ -170,6 +187,15 @@ def test_a_student_comes_closer_and_drafts(model: Path, data: Path, tmp_path: Pa
     boosted = [*command.replace(str(out), str(tmp_path / "second")).split(), "--boost", str(out / "student")]
     distill.main([*boosted, "--steps", "1"])
     assert (tmp_path / "second" / "student").is_dir()
+
+
+def test_without_time_a_student_is_trained_for_a_step(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"--teacher {model} --student layers:1 --data {data} --out {tmp_path / 'run'} --rows 2 --tokens 4"
+    distill.main([*command.split(), "--minutes", "0", "--steps", "9"])
+    assert "student after 1 steps, 8 of 9 steps are left" in capsys.readouterr().out
+    assert copyspec.load(str(tmp_path / "run" / "student")).generate("The fox", max_new_tokens=2).text
 
 
 def test_texts_without_a_paragraph_to_ask_about_are_refused(tmp_path: Path) -> None:

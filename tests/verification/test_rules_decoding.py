@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -147,6 +148,11 @@ def test_drafts_are_steady_where_the_output_depends_on_them() -> None:
             "rule must be an object of copyspec.literature.*got str",
         ),
         ({"rule": Typical}, TypeError, "rule must be an object of copyspec.literature"),
+        (
+            {"rule": SimpleNamespace(name="own", model=None, check=print, uses_drafts=print)},
+            TypeError,
+            "all members of copyspec.verification.rule.Rule: it has no 'picks'",
+        ),
         ({"rule": BiLD(), "temperature": 1}, ValueError, "leave out temperature=1"),
         ({"lossy": True}, TypeError, "unknown option 'lossy'"),
     ],

@@ -94,8 +94,12 @@ def parse_draft_models(value: object, name: str = "draft_model") -> tuple[object
 
 def check_rule(name: str, value: object) -> None:
     """Raise TypeError for anything but a rule, and for a rule whose second model is none."""
-    fits = all(hasattr(value, each) for each in ("check", "uses_drafts", "model")) and not isinstance(value, type)
-    check_type(fits, name, value, "an object of copyspec.literature, such as MultiStep()")
+    members = ("name", "model", "check", "uses_drafts", "picks")
+    missing = [each for each in members if not hasattr(value, each)]
+    wanted = "an object of copyspec.literature, such as MultiStep()"
+    if 0 < len(missing) < len(members):
+        wanted += f", or one of your own with all members of copyspec.verification.rule.Rule: it has no {missing[0]!r}"
+    check_type(not missing and not isinstance(value, type), name, value, wanted)
     if (model := getattr(value, "model", None)) is not None:
         parse_draft_models(model, f"the model of {name}")
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from copyspec.common.checks import brief, cut
+from copyspec.common.extras import install
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +160,7 @@ def library() -> Any:
         import llguidance
     except ImportError as error:
         raise ImportError(
-            "json_schema=, regex=, choices= and grammar= need llguidance: pip install 'copyspec[structured]'"
+            f"json_schema=, regex=, choices= and grammar= need llguidance: {install('structured')}"
         ) from error
     return llguidance
 

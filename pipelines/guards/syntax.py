@@ -21,6 +21,7 @@ _LANGUAGES = {
     "yaml": "yaml yml", "zig": "zig",
 }  # fmt: skip
 """Languages of tree-sitter, with the suffixes of their files."""
+_JSON = ("json", "ipynb", "geojson", "webmanifest", "har")
 _BY_SUFFIX = {suffix: name for name, suffixes in _LANGUAGES.items() for suffix in suffixes.split()}
 
 
@@ -41,8 +42,12 @@ def error_in(text: str, path: str | None) -> str | None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 ast.parse(text)
-        elif suffix == "json":
+        elif suffix in _JSON:
             json.loads(text)
+        elif suffix in ("jsonl", "ndjson"):
+            for number, line in enumerate(text.splitlines(), 1):
+                if line.strip() and (reason := error_in(line, "line.json")):
+                    return f"line {number}: {reason}"
         elif suffix == "toml" and sys.version_info >= (3, 11):
             import tomllib
 

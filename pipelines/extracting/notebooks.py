@@ -1,0 +1,22 @@
+"""Extracts the cells of Jupyter notebooks: Markdown and code, without outputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from copyspec.common.filesystem import read_input
+from copyspec.retrievers import Document
+
+from ..documents import FormatError
+
+
+def read_notebook(path: Path) -> Document:
+    """Read a notebook's cells, with empty lines between them. Raises FormatError, a ValueError, for other files."""
+    try:
+        cells = json.loads(str(read_input(path), "utf-8"))["cells"]
+        sources = [cell["source"] for cell in cells if cell["cell_type"] in ("markdown", "code")]
+        texts = [source if isinstance(source, str) else "".join(source) for source in sources]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FormatError(f"{str(path)!r}: not a notebook ({type(error).__name__}: {error})") from None
+    return Document(str(path), "\n\n".join(text.strip() for text in texts if text.strip()))
