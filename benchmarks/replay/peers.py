@@ -16,7 +16,8 @@ from copyspec.budget import Budget
 from copyspec.tree import EMPTY, DraftTree
 
 ARCTIC_DEPTH, ARCTIC_FACTOR, ARCTIC_LEAST = 64, 4.0, 0.1
-"""The best on the recorded outputs: draft tokens per matched one, and the least probability of a path."""
+"""Draft tokens per matched one, and the least probability of a path: better than its defaults. `benchmarks.copybench`
+searches for the best."""
 
 SGLANG_DEPTH, SGLANG_BREADTH = 18, 10  # SGLang's defaults
 SGLANG_CAPACITY = 100_000  # nodes of a trie, whose default of a million is for all rows of a server

@@ -57,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=3500, help="length of a file; 0: the edited code alone")
     parser.add_argument("--rows", type=int, default=40)
     options = parser.parse_args(arguments)
+    if options.output.exists() and not options.output.name.startswith("whole"):
+        parser.error(f"{str(options.output)!r} is there already: the first name is that of the file to write")
     tokenizer, rng = load_tokenizer(options.tokenizer), random.Random(options.tokens)
     edits = [row for row in read_transcripts(options.transcripts) if row.task == "code_edit"]
     lengths = {row.group: len(tokenizer.encode(row.references[0]).ids) for row in edits}

@@ -149,6 +149,8 @@ def decoded_text(data: bytes) -> str:
     """Decode a file's bytes; line ends and a byte order mark are kept. Raises FormatError if they are not UTF-8."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise FormatError("the file is UTF-16: convert it to UTF-8")
+    if data.startswith((b"PK\x03\x04", b"%PDF", b"\xd0\xcf\x11\xe0")):
+        raise FormatError("a Word file, a PDF or an archive, and not text: `gec` corrects .docx and .odt files")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -25,7 +25,7 @@ from langchain_core.tracers.context import register_configure_hook
 from copyspec.common.forks import fork_safe
 
 from .documents import Dropped, documents_in
-from .prompted import Key, is_written, key_of, texts_in
+from .prompted import Around, Key, is_written, key_of, texts_in
 
 _Piece = TypeVar("_Piece")
 
@@ -41,7 +41,8 @@ class AbandonedError(GeneratorExit):
 class _Run:
     parent: UUID | None
     inputs: object = None
-    events: list[list[Document]] = field(default_factory=list)  # documents found, or passed on by a step
+    events: list[tuple[UUID, list[Document]]] = field(default_factory=list)
+    """Documents found, or passed on by a step, and the run inside this one that they came from."""
     dropped: set[Key] = field(default_factory=set)  # documents that a step had, and its output has not
     written: set[Key] = field(default_factory=set)  # documents whose text a step's output has
     ended_in: int | None = None  # the thread that reported its end
@@ -73,18 +74,24 @@ class ReferenceCapture(BaseCallbackHandler):
     def __bool__(self) -> bool:
         return True
 
-    def around(self, run: UUID | None) -> list[list[Document]]:
+    def around(self, run: UUID | None) -> Around:
         """The documents of the nearest run that has any, `run` or one around it, by event, the latest first. The last
-        event are those that the chain has dropped."""
+        event are those that the chain has dropped, and those of runs that go on: these are siblings of the model's, as
+        in a nested batch, whose calls name the run around all of them."""
         with self._lock:
-            noted = next((noted for noted in self._outwards(run) if noted.events), None)
+            outwards = list(self._outwards(run))
+            noted = next((noted for noted in outwards if noted.events), None)
             if noted is None:
-                return []
-            dropped = noted.dropped - noted.written
-            events = noted.events[::-1]
-        shown = [[document for document in event if key_of(document) not in dropped] for event in events]
-        hidden: list[Document] = [Dropped.of(it) for event in events for it in event if key_of(it) in dropped]
-        return [*shown, hidden]
+                return Around()
+            dropped, written = noted.dropped - noted.written, noted.written.copy()
+            events = [(source in self._runs, event) for source, event in reversed(noted.events)]
+            said = texts_in([each.inputs for each in outwards])
+        shown, hidden = list[list[Document]](), list[Document]()
+        for is_siblings, event in events:
+            lost = [is_siblings or key_of(document) in dropped for document in event]
+            shown.append([document for document, is_lost in zip(event, lost, strict=True) if not is_lost])
+            hidden += [Dropped.of(document) for document, is_lost in zip(event, lost, strict=True) if is_lost]
+        return Around([*shown, hidden], said, written)
 
     def watched(self, run: UUID | None, pieces: Iterator[_Piece]) -> Iterator[_Piece]:
         """Yield `pieces` of a model that `run` started, as long as somebody reads them.
@@ -132,13 +139,18 @@ class ReferenceCapture(BaseCallbackHandler):
     ) -> None:
         if documents:
             with self._lock:
-                for noted in self._outwards(parent_run_id):
-                    noted.events.append(list(documents))
+                source = run_id
+                for run, noted in self._runs_outwards(parent_run_id):
+                    noted.events.append((source, list(documents)))
+                    source = run
 
     def _outwards(self, run: UUID | None) -> Iterator[_Run]:
         """Yield a run and its parents, as far as they are recorded."""
+        return (noted for _, noted in self._runs_outwards(run))
+
+    def _runs_outwards(self, run: UUID | None) -> Iterator[tuple[UUID, _Run]]:
         while run is not None and (noted := self._runs.get(run)) is not None:
-            yield noted
+            yield run, noted
             run = noted.parent
 
     def _pass_on(
@@ -152,7 +164,7 @@ class ReferenceCapture(BaseCallbackHandler):
             inputs = (noted.inputs if noted is not None else None) if inputs is None else inputs
             held = _documents(inputs)
             if noted is not None:
-                held += [document for event in noted.events for document in event]
+                held += [document for _, event in noted.events for document in event]
             if not (held or passed):
                 return
             texts = texts_in(outputs if shown is None else shown)
@@ -163,10 +175,12 @@ class ReferenceCapture(BaseCallbackHandler):
             # A step whose output is a number or a truth value has only looked at them.
             has_chosen = passed or texts or _is_emptied(inputs, outputs)
             lost = known.keys() - going - written if has_chosen else set()
-            for outer in self._outwards(parent):
-                texts_found = {document.page_content for event in outer.events for document in event}
+            source = run
+            for around, outer in self._runs_outwards(parent):
+                texts_found = {document.page_content for _, event in outer.events for document in event}
                 if event := [document for document in passed if document.page_content in texts_found]:
-                    outer.events.append(event)
+                    outer.events.append((source, event))
+                source = around
                 outer.written |= written
                 outer.dropped = (outer.dropped | lost) - going
 
@@ -228,12 +242,12 @@ def run_around(callbacks: object) -> UUID | None:
     return run if isinstance(run, UUID) else None
 
 
-def captured_around(run: UUID | None) -> list[list[Document]]:
+def captured_around(run: UUID | None) -> Around:
     """Return the documents for a model that the run started, by event, the latest first."""
     return _CAPTURE.around(run)
 
 
-def captured() -> list[list[Document]]:
+def captured() -> Around:
     """Return the documents for the model that is called in this context, by event, the latest first."""
     return _CAPTURE.around(_AROUND.get())
 

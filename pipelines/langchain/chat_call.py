@@ -24,7 +24,7 @@ from .documents import explicit
 from .fields import EngineFields
 from .messages import Tool as ToolSchema
 from .messages import encoded_prompt, message_text
-from .prompted import artifacts, references_of
+from .prompted import Around, artifacts, references_of
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -50,12 +50,12 @@ class ChatCall:
         options = model.call_options(stop, kwargs)
         variables = check_variables(_VARIABLES, options.pop(_VARIABLES, {}))
         prompt = encoded_prompt(engine, messages, tools, variables)
-        found: list[Sequence[object]] = []
+        around, shown = Around(), list[list[object]]()
         if model.auto_references:
             around = captured() if run_manager is None else captured_around(run_manager.parent_run_id)
-            found = [*artifacts(messages), *around]
+            shown = artifacts(messages)
         text = "\n".join(map(message_text, messages))
-        references, named = references_of(explicit(kwargs.get("references")), found, text)
+        references, named = references_of(explicit(kwargs.get("references")), around, text, shown)
         timeout = kwargs.get("timeout", model.timeout)
         self.answers = Answers((engine, name), [prompt], [references], options, timeout, loop, [named])
 

@@ -132,8 +132,8 @@ def copied_parts(
     """Return the copied parts of an answer, in order.
 
     `references`: those that may be named, the first of the call's. Copies that only others have are left out.
-    Copies of a document that is also in the prompt name the document. Spans are runs of equal tokens, parts are equal
-    text: a part begins with the first whole word that its document has in common with the answer. That word may be the
+    Copies from the prompt of what a document there has name it. Spans are runs of equal tokens, parts are equal text: a
+    part begins with the first whole word that its document has in common with the answer. That word may be the
     model's own, or belong to a copy of fewer than `min_characters` characters from elsewhere, which is then not listed.
     """
     parts: list[CopiedPart] = []
@@ -142,10 +142,11 @@ def copied_parts(
             continue
         places = [place for place in (span.place, *span.ties) if place.index is None or place.index < len(references)]
         place = next((place for place in places if place.kind == "reference"), None)
-        if place is None and span.place not in places:
-            new = _shared(span, answer, references, min_characters)
-        else:
-            new = iter([_part(span, place or places[0], answer, references)])
+        new: list[CopiedPart] = []
+        if place is None and (span.place not in places or span.place.kind == "prompt"):
+            new = list(_shared(span, answer, references, min_characters))  # the prompt's copy may go on before or after
+        if not new and (place is not None or span.place in places):
+            new = [_part(span, place or places[0], answer, references)]
         for part in new:
             document = text_of(part.reference)
             if document is not None and part.document_start is not None:

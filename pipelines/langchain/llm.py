@@ -19,10 +19,10 @@ from .calls import Answers, usage
 from .capture import captured, captured_around, run_around, while_read
 from .documents import explicit
 from .fields import CONFIG, EngineFields, Stop, private, public
-from .prompted import references_of
+from .prompted import Around, references_of
 
 if TYPE_CHECKING:
-    from langchain_core.documents import Document
+    pass
 
 # The runs around the prompts of one `generate`, in order, since langchain-core passes only the first to `_generate`.
 # By prompt, as langchain-core leaves out prompts with cached answers.
@@ -124,18 +124,18 @@ class CopySpecLLM(EngineFields, BaseLLM):
     ) -> Answers:
         handed_over = explicit(kwargs.get("references"))
         gathered = [
-            references_of(handed_over, events, prompt)
-            for prompt, events in zip(prompts, self._found(prompts), strict=True)
+            references_of(handed_over, around, prompt)
+            for prompt, around in zip(prompts, self._found(prompts), strict=True)
         ]
         references, named = [each for each, _ in gathered], [count for _, count in gathered]
         options = self.call_options(stop, kwargs)
         timeout = kwargs.get("timeout", self.timeout)
         return Answers(self.engine_for(kwargs.get("model")), list(prompts), references, options, timeout, loop, named)
 
-    def _found(self, prompts: Sequence[str]) -> list[list[list[Document]]]:
-        """The documents found by the parent run of each prompt, by event, the latest first."""
+    def _found(self, prompts: Sequence[str]) -> list[Around]:
+        """The documents found by the parent run of each prompt."""
         if not self.auto_references:
-            return [[] for _ in prompts]
+            return [Around() for _ in prompts]
         runs = {prompt: list(of_prompt) for prompt, of_prompt in _AROUND.get().items()}
         return [captured_around(runs[prompt].pop(0)) if runs.get(prompt) else captured() for prompt in prompts]
 

@@ -4,7 +4,8 @@ because the reader may not see them."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 
 from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.prompt_values import PromptValue
@@ -15,14 +16,27 @@ Key = tuple[str, str]
 """What tells documents apart: text, and names and metadata."""
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is known of the documents of the run around a model's call."""
+
+    events: Sequence[Sequence[object]] = ()  # as for `in_prompt`
+    said: Sequence[str] = ()  # texts that the runs around the call were given, such as the reader's question
+    written: Set[Key] = frozenset()  # documents whose text a step has written
+
+
 def references_of(
-    handed_over: Sequence[object], events: Sequence[Sequence[object]], prompt: str
+    handed_over: Sequence[object], around: Around, prompt: str, shown: Sequence[Sequence[object]] = ()
 ) -> tuple[list[object], int]:
     """Return all references of a call, and how many of them may be named, which come first.
 
-    The rest was found in the run, and is only drafted from. `events`: as for `in_prompt`.
+    The rest was found in the run, and is only drafted from. `shown`: documents of messages, the latest first.
     """
+    events = [*shown, *around.events]
     named = in_prompt(events, prompt, handed_over)
+    own = {key_of(document) for event in shown for document in event} | around.written
+    # A reader may have typed the text of a document that was not shown.
+    named = [it for it in named if key_of(it) in own or is_written(text_of(it) or "", [prompt], around.said)]
     found = [document for event in events for document in event]
     return gather(handed_over, [*named, *found]), len(gather(handed_over, named))
 

@@ -232,6 +232,57 @@ def test_what_is_filtered_out_stays_so_where_nothing_is_left(kept: list[Document
     assert [each.id for each in answer.documents] == [each.id for each in kept]  # type: ignore[attr-defined]
 
 
+def filters_and_answers(llm: ChatCopySpec) -> Runnable[str, object]:
+    """One node searches, the next one filters and calls the model itself."""
+    langgraph = pytest.importorskip("langgraph.graph")
+
+    def say(state: dict[str, object]) -> dict[str, object]:
+        docs = allowed(state["docs"])  # type: ignore[arg-type]
+        return {**state, "answer": llm.invoke(f"{joined(docs)}\n{state['question']}")}
+
+    builder = langgraph.StateGraph(dict)
+    builder.add_node("find", lambda state: {**state, "docs": BOTH.invoke(state["question"])})
+    builder.add_node("say", say)
+    for one, two in ((langgraph.START, "find"), ("find", "say"), ("say", langgraph.END)):
+        builder.add_edge(one, two)
+    return (lambda question: {"question": question}) | builder.compile() | (lambda state: state["answer"])
+
+
+def all_in_one(llm: ChatCopySpec) -> Runnable[str, object]:
+    return RunnableLambda(lambda question: llm.invoke(f"{joined(allowed(BOTH.invoke(question)))}\n{question}"))
+
+
+@pytest.mark.parametrize("build", [filters_and_answers, all_in_one], ids=lambda build: build.__name__)
+def test_a_guess_names_nothing_where_the_step_that_filters_calls_the_model(build: Build) -> None:
+    for asked in ("When?", f"When?\n{SHUT.page_content}", f"{SHUT.page_content} {OPEN.page_content}"):
+        shown = str(build(model()).invoke(asked))
+        assert "shut-17" not in shown and "'open'" in shown
+
+
+@pytest.mark.parametrize("way", ["map", "batch"])
+def test_readers_of_a_nested_batch_are_kept_apart(way: str) -> None:
+    """A bound model's calls name the run around the batch."""
+
+    def found(who: str) -> str:
+        return joined(Fixed(documents=[OPEN if who == "all" else SHUT]).invoke(who))
+
+    bound = RunnableLambda(lambda who: {"docs": found(who), "question": QUOTE}) | PROMPT | model().bind(max_tokens=150)
+    asked = bound.map() if way == "map" else RunnableLambda(lambda readers: bound.batch(readers))
+    for _ in range(3):
+        mine, other = asked.invoke(["all", "board"])
+        assert "shut-17" not in str(mine) and "'open'" not in str(other)
+
+
+def test_a_quote_in_a_list_or_in_quotes_names_its_document() -> None:
+    for form in ('["{}"]', "[1] {}\n[2]", "1. {}\n2."):
+        text = OPEN.page_content.splitlines()[0]
+        whole = Fixed(documents=[Document(text, id="line")]) | (
+            lambda found, form=form: form.format(found[0].page_content)
+        )
+        answer = with_citations(asking(whole) | model(form.format(text))).invoke("When?")  # type: ignore[arg-type]
+        assert [each.document.id for each in answer.citations] == ["line"], form  # type: ignore[attr-defined]
+
+
 def test_steps_that_only_look_at_documents_drop_none() -> None:
     looked = RunnablePassthrough.assign(count=lambda state: len(state["docs"]), grade=lambda state: "good")
     found = RunnableParallel(docs=BOTH, question=RunnablePassthrough()) | looked

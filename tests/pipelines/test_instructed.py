@@ -110,6 +110,12 @@ def test_what_can_no_longer_be_parsed_is_refused(path: str, answer: Answer) -> N
         assert EditPipeline(answer.engine)(cut, "Mend it", path=path).text.strip() == text.strip()
 
 
+@pytest.mark.parametrize("begin", [b"PK\x03\x04", b"%PDF-1.7", b"\xd0\xcf\x11\xe0"])
+def test_packed_documents_are_not_to_be_converted(begin: bytes) -> None:
+    with pytest.raises(FormatError, match="a Word file, a PDF or an archive"):
+        decoded_text(begin + bytes(range(256)))
+
+
 def test_nothing_to_edit_asks_nothing(answer: Answer) -> None:
     pipeline = EditPipeline(answer.engine)
     assert pipeline(" \n", "Do it").text == " \n" and not answer.asked
