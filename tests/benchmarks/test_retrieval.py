@@ -39,7 +39,7 @@ def test_methods_are_compared_with_the_first(tmp_path: Path, capsys: pytest.Capt
     assert plain["output_tokens"] == speculative["output_tokens"]
     table = report["tables"][1]
     assert (table["published_ratios"], table["ratio_is_published"]) == ([0.7, 1.45], False)
-    assert 1.0 <= table["all_hidden"] < 1.5 and speculative["rounds"] <= speculative["guesses"]
+    assert 1.0 <= table["all_hidden"] < 2.0 and speculative["rounds"] <= speculative["guesses"]
 
 
 def test_a_delayed_retriever_lasts_as_long_as_asked_for() -> None:

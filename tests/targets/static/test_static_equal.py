@@ -174,13 +174,14 @@ def test_a_capture_refuses_what_waits_for_the_device() -> None:
         values[[0]]
 
 
-def test_sessions_that_keep_states_are_dynamic_unless_static_passes_were_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("compiled", [False, True])
+def test_sessions_that_keep_states_are_dynamic_where_compiled_passes_were_not_asked_for(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(StaticTarget, "device", torch.device("cuda"))
     inner = wrap(models.tiny("llama"))
-    for use, kept in (("auto", False), ("always", True)):
-        target = StaticTarget(inner, StaticOptions(use=use))  # type: ignore[arg-type]
+    for use, kept in (("auto", not compiled), ("always", True)):
+        target = StaticTarget(inner, StaticOptions(use=use, compile=compiled, compiler="eager"))  # type: ignore[arg-type]
         for states, is_static in ((False, True), (True, kept), (False, True)):
             session = target.open([[5, 6, 7]], keeps_states=states)
             joining = target.open([[5, 6]])
