@@ -177,7 +177,7 @@ FIGURES = (
     ),
     Figure(
         "never slower",
-        "benchmarks.md#never-slower",
+        "benchmarks.md#what-drafting-costs-where-it-cannot-pay",
         (f"benchmarks.speed.never_slower --simulate all {JSON}",),
         never_slower,
     ),
