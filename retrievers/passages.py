@@ -100,7 +100,7 @@ def read_documents(
 
     `field`: the key of the text in the objects of .jsonl files. `readers`: for further suffixes
     (`copyspec.pipelines.DOCUMENT_READERS`: PDF, Word, PowerPoint, EPUB, HTML, .ipynb). `on_error`: called with a file
-    that cannot be read and the error, and the file is skipped, or the line of a .jsonl file; without it, ValueError
+    that cannot be read and the error, and the file is skipped, or lines of a .jsonl file; without it, ValueError
     names file and line. `on_other`: called with each file in a folder that is of another kind. `known`: stamps
     by file name (`Corpora.stamps`); unchanged files are skipped, and their names passed to `on_unchanged`. `on_read`:
     called with name and stamp of each file that was read, also of one without a text.
@@ -131,7 +131,14 @@ def read_documents(
                         on_unchanged(str(file))
                     continue
                 read = (readers or {}).get(file.suffix.lower())
-                documents = list(_read(file, field, on_error)) if read is None else [read(file)]
+                wrong = list[ValueError]()
+                documents = list(_read(file, field, wrong)) if read is None else [read(file)]
+                if wrong:
+                    if on_error is None or not documents:
+                        raise wrong[0]
+                    more = f" ({len(wrong)} such lines)" if len(wrong) > 1 else ""
+                    on_error(file, ValueError(f"{wrong[0]}{more}"))
+                    stamp = UNSTAMPED  # it is read again when it is whole
                 if on_read is not None:
                     on_read(str(file), stamp)
                 yield from (replace(document, file=str(file), stamp=stamp) for document in documents)
@@ -232,7 +239,8 @@ def _packed(text: str, begin: int, until: int, max_chars: int) -> Iterator[tuple
         yield start, end
 
 
-def _read(file: Path, field: str, on_error: Callable[[Path, Exception], None] | None) -> Iterator[Document]:
+def _read(file: Path, field: str, wrong: list[ValueError]) -> Iterator[Document]:
+    """The documents of a file. Errors of single lines are added to `wrong`."""
     try:
         text = str(read_input(file), "utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -245,9 +253,7 @@ def _read(file: Path, field: str, on_error: Callable[[Path, Exception], None] | 
             if line.strip():
                 yield Document(f"{file}:{number}", _field(file, number, line, field))
         except ValueError as error:
-            if on_error is None:
-                raise
-            on_error(file, error)
+            wrong.append(error)
 
 
 def _field(file: Path, number: int, line: str, field: str) -> str:

@@ -47,6 +47,7 @@ TIMEOUT = 300.0  # seconds for an answer
 BYTES_PER_TOKEN = 2
 """Fewer than in any language that a model was made for, so that its tokens are rather over-estimated."""
 MOST_BYTES = 8  # of a token on average, in any language: what is longer surely does not fit
+MOST_COUNTED = 1 << 17  # tokens of texts that a server is asked to count, if its context is not known
 FRAME_TOKENS = 64  # of an instruction's chat template
 
 _LENGTH = re.compile(r"context (?:length|window|size)|maximum context|too long|too many tokens|exceeds? the", re.I)
@@ -216,7 +217,8 @@ class Remote:
 
     def _count(self, body: Mapping[str, object]) -> int | None:
         """The tokens of a text or a chat, counted by the server; None if it does not do that."""
-        if not self._counts or self.dialect.name not in _COUNTING:
+        size = len(str(body).encode("utf-8", "replace"))
+        if not self._counts or self.dialect.name not in _COUNTING or size > MOST_BYTES * (self.context or MOST_COUNTED):
             return None
         address, asked = f"{self.url.removesuffix('/v1')}/tokenize", {"model": self.name, **body}
         try:
@@ -224,7 +226,10 @@ class Remote:
             count = json.loads(data)["count"]
             if type(count) is int and count >= 0:
                 return count
-        except (AgainError, RefusedError, ServerError, ValueError, KeyError, TypeError, RecursionError):
+        except (AgainError, RefusedError, ServerError) as error:
+            self._counts = not re.search(r"answers (?:404|405|501)", str(error))  # it may refuse one text
+            return None
+        except (ValueError, KeyError, TypeError, RecursionError):
             pass
         self._counts = False
         return None
@@ -331,10 +336,10 @@ class Remote:
             return found
 
     def _is_mixed(self, source: str, content: str) -> bool:
-        """Whether the answer is as near to another text that is or was under way, and shares new words with it."""
+        """Whether the answer is nearer to another text that is or was under way, and shares new words with it."""
         pairs, own = _pairs(content), _pairs(source)
         new, changed = pairs - own, len(own ^ pairs)
-        return any(not new.isdisjoint(other) and len(other ^ pairs) <= changed for other in self._recent)
+        return any(not new.isdisjoint(other) and len(other ^ pairs) < changed for other in self._recent)
 
     def _refused(self, error: RefusedError) -> NoAnswer:
         if error.code == "context_length_exceeded" or _LENGTH.search(str(error)):

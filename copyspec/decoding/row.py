@@ -116,9 +116,10 @@ class Row:
         if (controller := self.meter.controller) is not None and not controller.wants_draft:
             self.meter.pause()
             return EMPTY
-        started = self._clock()
+        started, unmeasured = self._clock(), 0.0
         try:
             tree = drafter.propose(budget)
+            unmeasured = float(getattr(drafter, "unmeasured", 0.0))
             if len(tree.tokens) and (wrong := fault(tree, self._vocab_size)) is not None:  # of a user's drafter, maybe
                 raise ValueError(f"{type(drafter).__name__} proposed an invalid draft tree: {wrong}")
         except BaseException as error:
@@ -126,8 +127,7 @@ class Row:
             tree = EMPTY
         if len(tree.tokens) > room:
             tree = tree.up_to_depth(room)
-        seconds = self._clock() - started - getattr(drafter, "unmeasured", 0.0)
-        self.meter.proposed = tree, max(0.0, seconds)
+        self.meter.proposed = tree, max(0.0, self._clock() - started - unmeasured)
         return tree
 
     def wanted_states(self) -> Sequence[int] | None:

@@ -66,6 +66,7 @@ class BlendDrafter(Composite, CopyDrafter):
     def propose(self, budget: Budget) -> DraftTree:
         """Return a tree of copied and predicted tokens. Predictors are called as long as a call is worth its time."""
         self._cursors, self._grown = [], NO_TREE
+        self.unmeasured = 0.0
         if budget.max_nodes <= 0:
             return EMPTY
         self._cursors = self._tracker.cursors()
@@ -100,6 +101,7 @@ class PredictorDrafter(Composite):
     def propose(self, budget: Budget) -> DraftTree:
         """Return the most likely nodes; predictors are called level by level as long as a call is worth its time."""
         self._grown = NO_TREE
+        self.unmeasured = 0.0
         if budget.max_nodes <= 0:
             return EMPTY
 

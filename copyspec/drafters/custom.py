@@ -99,6 +99,7 @@ class JoinedDrafter(Composite):
         if budget.max_nodes <= 0:
             return EMPTY
         trees = [self._checked(drafter, drafter.propose(budget), budget) for drafter in self._drafters]
+        self.unmeasured = sum([float(getattr(drafter, "unmeasured", 0.0)) for drafter in self._drafters])
         return join(trees, budget.max_nodes)
 
     def accept(self, tokens: Sequence[int]) -> None:

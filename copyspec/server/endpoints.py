@@ -33,7 +33,7 @@ from copyspec.server.metrics import CONTENT_TYPE, Metrics
 from copyspec.server.replies import DONE, Json, Replies, as_json, server_sent
 from copyspec.server.schemas import ChatBody, CompletionBody, TokenizeBody
 from copyspec.server.settings import ServerSettings
-from copyspec.text.chat import ChatError
+from copyspec.text.chat import ChatError, check_chat
 
 
 def template_messages(messages: Sequence[object]) -> list[dict[str, object]]:
@@ -155,8 +155,10 @@ class Server:
             return self._no_such_model(body.model)
         try:
             ids = await asyncio.to_thread(self._tokens, body)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, ImportError) as error:
             return error_response(400, self._public(error), BAD_REQUEST, param=field_of(error, body.__dict__))
+        except RuntimeError as error:  # the engine is shutting down
+            return error_response(503, str(error), "service_unavailable_error", retry=True)
         return json_response(as_json({"count": len(ids), "max_model_len": self.engine.max_length, "tokens": ids}))
 
     def _tokens(self, body: TokenizeBody) -> list[int]:
@@ -167,7 +169,8 @@ class Server:
             raise ValueError("give prompt or messages")
         if body.prompt is not None:
             return list(self.engine.codec.encode(body.prompt).ids)
-        return list(self.engine.codec.encode_chat(template_messages(body.messages or [])).ids)
+        messages = template_messages(body.messages or [])
+        return list(self.engine.codec.encode_chat(check_chat(messages, "messages")).ids)
 
     async def _answer(self, body: ChatBody | CompletionBody, request: Request) -> Response:
         begun = time.perf_counter()

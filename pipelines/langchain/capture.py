@@ -29,6 +29,7 @@ from .prompted import Around, Key, is_written, key_of, texts_in
 
 _Piece = TypeVar("_Piece")
 
+
 MAX_RUNS = 10_000
 """Maximum number of runs recorded at once. Only a run whose end is never reported stays longer than needed."""
 
@@ -85,13 +86,14 @@ class ReferenceCapture(BaseCallbackHandler):
                 return Around()
             dropped, written = noted.dropped - noted.written, noted.written.copy()
             events = [(source in self._runs, event) for source, event in reversed(noted.events)]
-            said = texts_in([each.inputs for each in outwards])
+            # The inputs of a stream are known at its end.
+            given = [each.inputs for each in outwards]
         shown, hidden = list[list[Document]](), list[Document]()
         for is_siblings, event in events:
             lost = [is_siblings or key_of(document) in dropped for document in event]
             shown.append([document for document, is_lost in zip(event, lost, strict=True) if not is_lost])
             hidden += [Dropped.of(document) for document, is_lost in zip(event, lost, strict=True) if is_lost]
-        return Around([*shown, hidden], said, written)
+        return Around([*shown, hidden], None if any(map(_is_unknown, given)) else texts_in(given), written)
 
     def watched(self, run: UUID | None, pieces: Iterator[_Piece]) -> Iterator[_Piece]:
         """Yield `pieces` of a model that `run` started, as long as somebody reads them.
@@ -115,21 +117,25 @@ class ReferenceCapture(BaseCallbackHandler):
     def on_tool_start(
         self, serialized: object, input_str: str, *, run_id: UUID, parent_run_id: UUID | None = None, **_: object
     ) -> None:
-        self._start(run_id, parent_run_id)
+        self._start(run_id, parent_run_id, input_str)
 
     def on_chain_end(
         self, outputs: object, *, run_id: UUID, parent_run_id: UUID | None = None, inputs: object = None, **_: object
     ) -> None:
-        self._pass_on(run_id, parent_run_id, inputs, outputs)  # a stream's inputs are known at its end
-        self._end(run_id)
+        try:
+            self._pass_on(run_id, parent_run_id, inputs, outputs)  # a stream's inputs are known at its end
+        finally:
+            self._end(run_id)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: object) -> None:
         self._end(run_id)
 
     def on_tool_end(self, output: object, *, run_id: UUID, parent_run_id: UUID | None = None, **_: object) -> None:
         artifact = getattr(output, "artifact", None)
-        self._pass_on(run_id, parent_run_id, None, output if artifact is None else artifact, output)
-        self._end(run_id)
+        try:
+            self._pass_on(run_id, parent_run_id, None, output if artifact is None else artifact, output)
+        finally:
+            self._end(run_id)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: object) -> None:
         self._end(run_id)
@@ -171,6 +177,8 @@ class ReferenceCapture(BaseCallbackHandler):
             known = {key_of(document): document.page_content for document in (*held, *passed)}
             before = texts_in(inputs)
             written = {key for key, text in known.items() if is_written(text, texts, before)}
+            if noted is not None:  # texts of what it has dropped itself are others', such as a rewritten question
+                written -= noted.dropped - noted.written
             going = {key_of(document) for document in passed} if shown is None else set()
             # A step whose output is a number or a truth value has only looked at them.
             has_chosen = passed or texts or _is_emptied(inputs, outputs)
@@ -202,6 +210,13 @@ class ReferenceCapture(BaseCallbackHandler):
 
 def _documents(value: object) -> list[Document]:
     return [document for document in documents_in(value) if isinstance(document, Document)]
+
+
+def _is_unknown(inputs: object) -> bool:
+    """Whether LangChain does not know a run's inputs yet."""
+    if isinstance(inputs, dict) and len(inputs) == 1:
+        inputs = inputs.get("input", 1)
+    return inputs is None or (isinstance(inputs, str) and not inputs)
 
 
 def _is_emptied(inputs: object, outputs: object) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 
 from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.prompt_values import PromptValue
+from pydantic import BaseModel
 
 from .documents import Dropped, documents_in, gather, id_of, text_of
 
@@ -21,7 +22,8 @@ class Around:
     """What is known of the documents of the run around a model's call."""
 
     events: Sequence[Sequence[object]] = ()  # as for `in_prompt`
-    said: Sequence[str] = ()  # texts that the runs around the call were given, such as the reader's question
+    said: Sequence[str] | None = ()
+    """Texts that the runs around the call were given, such as the reader's question; None: unknown."""
     written: Set[Key] = frozenset()  # documents whose text a step has written
 
 
@@ -36,7 +38,10 @@ def references_of(
     named = in_prompt(events, prompt, handed_over)
     own = {key_of(document) for event in shown for document in event} | around.written
     # A reader may have typed the text of a document that was not shown.
-    named = [it for it in named if key_of(it) in own or is_written(text_of(it) or "", [prompt], around.said)]
+    said = around.said
+    named = [
+        it for it in named if key_of(it) in own or (said is not None and is_written(text_of(it) or "", [prompt], said))
+    ]
     found = [document for event in events for document in event]
     return gather(handed_over, [*named, *found]), len(gather(handed_over, named))
 
@@ -100,7 +105,17 @@ def texts_in(value: object) -> list[str]:
         elif isinstance(value, (Mapping, list, tuple)) and id(value) not in seen:
             seen.add(id(value))
             waiting += value.values() if isinstance(value, Mapping) else value
+        elif (parts := _fields(value)) and text_of(value) is None and id(value) not in seen:
+            seen.add(id(value))
+            waiting += parts
     return texts
+
+
+def _fields(value: object) -> list[object]:
+    """The values of a dataclass or a pydantic model, as states of graphs are."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name, None) for field in fields(value)]
+    return [*vars(value).values()] if isinstance(value, BaseModel) else []
 
 
 def is_written(text: str, texts: Sequence[str], before: Sequence[str] = ()) -> bool:

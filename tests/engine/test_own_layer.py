@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import copyspec
+from copyspec.drafters.predictors.heads import HeadsPredictor
 from copyspec.engine.drafting import draft_models
 from copyspec.engine.engine import Engine
 from copyspec.engine.results import Result
@@ -91,3 +92,24 @@ def test_where_it_does_not_draft_unasked(folder: Path, monkeypatch: pytest.Monke
 
 def test_models_without_files_or_a_layer_have_none(engine: Engine) -> None:
     assert engine._drafting.find_unasked() == []
+
+
+@pytest.mark.parametrize("where", ["run", "accept", "observe", "__init__"])
+def test_an_error_of_a_layer_that_nobody_asked_for_ends_its_drafts_alone(
+    where: str, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    plain = [
+        each.token_ids
+        for each in copyspec.load(folder, device="cpu").generate(PROMPTS, max_new_tokens=8, drafter="copy")
+    ]
+    monkeypatch.setattr(HeadsPredictor, where, broken)
+    engine = copyspec.load(folder, device="cpu")
+    engine._drafting.unasked = None  # loaded engines are kept
+    for _ in range(2):
+        assert [each.token_ids for each in engine.generate(PROMPTS, max_new_tokens=8)] == plain
+    assert sum("does not draft: no memory" in record.getMessage() for record in caplog.records) == 1
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.generate(PROMPTS, max_new_tokens=8, draft_model="mtp")

@@ -252,7 +252,21 @@ def all_in_one(llm: ChatCopySpec) -> Runnable[str, object]:
     return RunnableLambda(lambda question: llm.invoke(f"{joined(allowed(BOTH.invoke(question)))}\n{question}"))
 
 
-@pytest.mark.parametrize("build", [filters_and_answers, all_in_one], ids=lambda build: build.__name__)
+def rewritten(llm: ChatCopySpec) -> Runnable[str, object]:
+    question = RunnableLambda(lambda asked: asked.removeprefix("When?"))
+    return RunnableParallel(docs=BOTH | allowed | joined, question=question) | PROMPT | llm
+
+
+@pytest.mark.parametrize("build", [all_in_one, rewritten], ids=lambda build: build.__name__)
+def test_a_guess_names_nothing_in_a_stream(build: Build) -> None:
+    async def pieces() -> list[object]:
+        return [piece async for piece in build(model()).astream(f"When?{SHUT.page_content}")]
+
+    shown = str(list(build(model()).stream(f"When?{SHUT.page_content}"))) + str(asyncio.run(pieces()))
+    assert "shut-17" not in shown and (build is all_in_one or "'open'" in shown)
+
+
+@pytest.mark.parametrize("build", [filters_and_answers, all_in_one, rewritten], ids=lambda build: build.__name__)
 def test_a_guess_names_nothing_where_the_step_that_filters_calls_the_model(build: Build) -> None:
     for asked in ("When?", f"When?\n{SHUT.page_content}", f"{SHUT.page_content} {OPEN.page_content}"):
         shown = str(build(model()).invoke(asked))

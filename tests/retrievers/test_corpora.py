@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from copyspec import Engine
 from copyspec.pipelines import DocumentAnswers
 from copyspec.retrievers import (
+    UNSTAMPED,
     BM25Retriever,
     Corpora,
     Datastore,
@@ -142,7 +143,11 @@ def test_one_line_is_left_out_and_hidden_files_are(tmp_path: Path) -> None:
     left, others = list[str](), list[Path]()
     found = list(read_documents([tmp_path], on_error=lambda _, error: left.append(str(error)), on_other=others.append))
     assert [(each.name[-1], each.text) for each in found] == [("1", "a"), ("5", "b")] and others == [tmp_path / "a.tex"]
-    assert ["line 2" in left[0], "line 3" in left[1], len(left)] == [True, True, 2]
+    assert len(left) == 1 and "line 2" in left[0] and "(2 such lines)" in left[0]
+    stamps: dict[str, str] = {}
+    (tmp_path / "wrong.jsonl").write_text("[\n")
+    list(read_documents([tmp_path], on_error=lambda _, error: left.append(str(error)), on_read=stamps.__setitem__))
+    assert stamps == {str(tmp_path / "rows.jsonl"): UNSTAMPED}, "one is read again, and the other was not read"
     assert [each.text for each in read_documents([tmp_path / ".x.md"])] == ["hidden"], "asked for by name"
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, Union
 
+import torch
+
 from copyspec.common.checks import brief
 from copyspec.common.control_groups import available_memory
 from copyspec.common.forks import check_forked, fork_safe
@@ -20,6 +22,7 @@ from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
 from copyspec.drafters.predictors.language_model import DraftModel, ModelPredictor
 from copyspec.drafters.predictors.mtp_files import load_mtp, mtp_size
 from copyspec.drafters.predictors.text_bridge import BridgedPredictor, Tokenizing
+from copyspec.drafters.predictors.unasked import UnaskedPredictor
 from copyspec.models.errors import LoadError, expanded
 from copyspec.models.loading import ModelChoice, identity, load_model, resolve_name
 from copyspec.options import StaticOptions
@@ -109,12 +112,14 @@ class DraftModels:
     def _of_own_files(self) -> list[MakePredictor]:
         model = self._model
         size = mtp_size(model) * model.dtype.itemsize
-        if not size or 0 < available_memory() < MTP_MEMORY * size:
+        on_gpu = model.device.type == "cuda"
+        memory = torch.cuda.mem_get_info(model.device)[0] if on_gpu else available_memory()
+        if not size or 0 < memory < MTP_MEMORY * size:
             return []
         try:
-            found = [self._find_heads(MTP).make]
+            make = self._find_heads(MTP).make
         except LoadError as error:
-            logger.warning("%s: its layer for multi-token prediction does not draft: %s", type(model).__name__, error)
+            self._lose_unasked(error)
             return []
         logger.info(
             "%s drafts with the layer for multi-token prediction in its own files (%d MB), where measured times say "
@@ -122,7 +127,13 @@ class DraftModels:
             type(model).__name__,
             size / 1e6,
         )
-        return found
+        return [lambda row: UnaskedPredictor(lambda: make(row), self._lose_unasked)]
+
+    def _lose_unasked(self, error: Exception) -> None:
+        name = type(self._model).__name__
+        if self.unasked != []:
+            logger.warning("%s: its layer for multi-token prediction does not draft: %s", name, error)
+        self.unasked = []
 
     def second(self, chosen: object) -> Target:
         """The target of a rule's second model. Raises ValueError for a model that cannot score the target's tokens."""

@@ -83,6 +83,7 @@ class _Step:
     graph: CapturedGraph | None = None
     logits: torch.Tensor | None = None  # [L, V], written by the graph
     states: HiddenStates | None = None  # written by the graph
+    last: HiddenStates | None = None  # of the last pass
 
 
 @dataclass(slots=True)
@@ -162,8 +163,7 @@ class ProgramRunner:
 
     def states(self, shape: Shape) -> HiddenStates | None:
         """The hidden states of the last pass of this shape, padding included, which the next one may overwrite."""
-        step = self._steps[shape]
-        return step.program.states if step.graph is None else step.states
+        return self._steps[shape].last
 
     def _captures_passes(self) -> bool:
         return self._new_graph is not None and self._captures.are_possible
@@ -176,11 +176,13 @@ class ProgramRunner:
             step.copied.record()
         if step.graph is not None:
             step.graph.replay()
+            step.last = step.states
             self._tell("compiled graph" if self._compiles else "graph")
             assert step.logits is not None
             return step.logits
         with inference_mode(True), self._entered():  # a captured pass needs neither
             logits = self._run(step)
+            step.last = step.program.states  # those of a capture are not computed before its first replay
             settled = not self._captures_passes() or self._asked[shape] < 0  # the latter: no memory, for now
             if self._captures_passes() and self._asked[shape] >= WARM_PASSES and self._may_capture():
                 self._capture(shape, step)

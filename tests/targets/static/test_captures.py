@@ -195,3 +195,28 @@ def test_each_size_is_compiled_however_many_there_are(caplog: pytest.LogCaptureF
             session.close()
     # With torch 2.14, torch itself warns where Triton is missing.
     assert not [record for record in caplog.records if record.name.startswith("copyspec")]
+
+
+class LeavingNothing(CpuGraph):
+    """As on a device, what a capture has made is not computed before its first replay."""
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        with super().capture():
+            yield
+        for _, _, _, made, fresh in self._tape:
+            for each, is_fresh in zip(made, fresh, strict=True):
+                if is_fresh and each.is_floating_point():
+                    each.fill_(torch.nan)
+
+
+def test_states_of_the_pass_that_is_captured_are_its_own() -> None:
+    model, prompt = models.tiny("llama"), models.random_ids(6)
+    session = wrap(model, static=StaticOptions(use="always", new_graph=LeavingNothing)).open([prompt])
+    with torch.inference_mode():
+        alone = model.base_model(torch.tensor([prompt])).last_hidden_state[0]
+    for _ in range(4):
+        _, states = session.score_with_states([prompt], [EMPTY])
+        assert states is not None
+        torch.testing.assert_close(states[0][-1], alone, atol=1e-4, rtol=1e-4)
+    assert session.runner == "graph"
