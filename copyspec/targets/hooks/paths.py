@@ -21,6 +21,10 @@ class TreePart(NamedTuple):
     rows: Sequence[tuple[int, slice]]  # each with its tokens, counted from the part's first
     ancestors: torch.Tensor  # whether token i follows token j, or is it; [n, n]
 
+    def read(self, left: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        """The products of rows of matrices, [..., H, n, K], with the states of the tokens' rows, [B, H, K, V]."""
+        return torch.cat([left[..., span, :] @ states[row].float() for row, span in self.rows], dim=-2)
+
 
 class Paths:
     """The tokens of a pass, each behind its parent or behind the state of its row."""
