@@ -29,6 +29,9 @@ class TreePart(NamedTuple):
 class Paths:
     """The tokens of a pass, each behind its parent or behind the state of its row."""
 
+    is_prompt: torch.Tensor | None = None
+    """Whether each token is of a prompt, [T]; None: none is."""
+
     def __init__(self, places: Sequence[int], parents: Sequence[int], spans: Sequence[range], device: torch.device):
         """`places`: of the tokens in the pass; `parents`: by token, the one before it; -1: it follows the row's state.
         [T] each. `spans`: the tokens of each row."""

@@ -68,12 +68,16 @@ def mamba2(
     dt_bias: torch.Tensor | None = None,
     dt_softplus: bool = False,
     z: torch.Tensor | None = None,
+    read_limit: tuple[float, float] | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, After]:
     """`state`: [B, H, P, N]; `hidden_states`, `dt`, `z`: [T, H, P]; `A`: [H, P, N]; `B`, `C`: [T, h, N]; `D`,
-    `dt_bias`: [H, P]. `A`, `dt` and `dt_bias` are the same in all of a head."""
+    `dt_bias`: [H, P]. `A`, `dt` and `dt_bias` are the same in all of a head. `read_limit`: transformers keeps the steps
+    of prompts between these, and those of single tokens as they are."""
     steps = dt[..., 0] if dt_bias is None else dt[..., 0] + dt_bias[:, 0].to(dt.dtype)
     steps = _heads_first((nn.functional.softplus(steps) if dt_softplus else steps).unsqueeze(-1))
+    if read_limit is not None and paths.is_prompt is not None:
+        steps = torch.where(paths.is_prompt.unsqueeze(-1), steps.clamp(*read_limit), steps)
     memory = Memory(paths, state.transpose(2, 3), _heads_first(B), steps * A[:, :1, :1].float(), transposed=True)
     mixed = memory.mix(_heads_first(C), steps * _heads_first(hidden_states)).transpose(0, 1)
     mixed = mixed if D is None else mixed + hidden_states * D
@@ -122,6 +126,9 @@ RULES: Mapping[str, Rule] = {
 }
 """By the name of transformers' function for one token."""
 
+STEPPED = frozenset({"mamba_selective_state_update"})
+"""Those that take tokens level by level."""
+
 
 def _heads_first(values: torch.Tensor) -> torch.Tensor:
     """[T, H, D] as [H, T, D], in float32."""
@@ -133,7 +140,7 @@ class Written(NamedTuple):
 
     keys: torch.Tensor  # [..., h, T, K]
     updates: torch.Tensor  # [..., H, T, V]
-    totals: torch.Tensor  # logarithms of the decay of the row's state up to each token, [..., H, T, K] or [..., H, T, 1]
+    totals: torch.Tensor  # logarithms of the decay from the row's state to each token, [..., H, T, K or 1]
 
     def into(self, states: torch.Tensor, padding: torch.Tensor | None = None) -> torch.Tensor:
         """States, [..., H, K, V], after these tokens, which are a path. `padding`, [..., 1, T, 1]: tokens that are none

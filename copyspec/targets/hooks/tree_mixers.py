@@ -20,7 +20,7 @@ from transformers.activations import ACT2FN
 from copyspec.targets.detours import original
 from copyspec.targets.hooks.paths import Paths
 from copyspec.targets.hooks.recurrence import State
-from copyspec.targets.hooks.recurrences import RULES, After, Rule
+from copyspec.targets.hooks.recurrences import RULES, STEPPED, After, Memory, Rule, Written, mamba2
 
 _CONVOLUTION, _UPDATE = "causal_conv1d_update", "update_recurrent_state"
 CONV, RECURRENT = ("conv_states", 0), ("recurrent_states", 0)
@@ -34,6 +34,11 @@ def takes_trees(mixer: nn.Module) -> bool:
     if getattr(forward, "__func__", None) is not own or any(hasattr(each, "_hf_hook") for each in mixer.modules()):
         return False  # accelerate's hooks fetch weights, also through transformers' decorators, which are left out here
     return _CONVOLUTION in names and (_UPDATE not in names or len(names & RULES.keys()) == 1)
+
+
+def takes_passes(mixer: nn.Module) -> bool:
+    """Whether what a mixer does with trees has shapes and branches that do not depend on them."""
+    return takes_trees(mixer) and STEPPED.isdisjoint(_unwrapped(type(mixer).forward).__code__.co_names)
 
 
 def _unwrapped(forward: Any) -> Any:
@@ -53,12 +58,28 @@ class TreeRun:
         self._window: torch.Tensor  # the rows' states, [B, D, W]
         self._after: list[After] = []  # by call of the recurrence: some mixers make one for each head
 
+    @property
+    def token_inputs(self) -> torch.Tensor:
+        """The inputs of the convolution that are those of tokens, [T, D]."""
+        return self._inputs[:, self._window.shape[0] * self._window.shape[2] :].T
+
+    def written(self) -> tuple[Written, bool]:
+        """What the tokens write, of all heads, and whether the model keeps its states transposed. Only of a mixer that
+        takes passes (`takes_passes`)."""
+        memories = [each for each in self._after if isinstance(each, Memory)]
+        parts = zip(*[memory.written for memory in memories], strict=True)
+        written = memories[0].written if len(memories) == 1 else Written(*map(torch.cat, parts))
+        return written, memories[0].transposed
+
     def forward(self, mixer: nn.Module) -> Callable[..., Any]:
         """The mixer's forward for tokens as a batch, [T, 1, D], with the functions of this run."""
         raw = _unwrapped(type(mixer).forward)
         names: dict[str, Any] = {**raw.__globals__, _CONVOLUTION: self._convolve}
         for name in RULES.keys() & raw.__code__.co_names:
-            names[name] = partial(self._recur, RULES[name], names[name])
+            rule = RULES[name]
+            if rule is mamba2:
+                rule = partial(rule, read_limit=getattr(mixer, "time_step_limit", None))
+            names[name] = partial(self._recur, rule, names[name])
         forward = FunctionType(raw.__code__, names, raw.__name__, raw.__defaults__, raw.__closure__)
         forward.__kwdefaults__ = raw.__kwdefaults__
         return forward.__get__(mixer)
