@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -52,13 +53,13 @@ def seen(work: PassInputs, slots: torch.Tensor) -> torch.Tensor:
 
 def on_path(work: PassInputs, node: torch.Tensor) -> torch.Tensor:
     """Whether each token sees these nodes of its row's tree, [T, n]; negative: none."""
-    seen_nodes = torch.zeros_like(node, dtype=torch.bool)
+    by_word = list[torch.Tensor]()
     for index, word in enumerate(work.fields[FIELDS:]):
         bit = node - index * WORD if index else node
         # A shift beyond the word's bits yields its sign, which is 0.
         is_set = (word.unsqueeze(1) >> bit.clamp(0, WORD)) & 1
-        seen_nodes = seen_nodes | ((is_set != 0) & (bit >= 0))
-    return seen_nodes
+        by_word.append((is_set != 0) & (bit >= 0))
+    return reduce(torch.logical_or, by_word)
 
 
 def key_positions(work: PassInputs, slots: torch.Tensor) -> torch.Tensor:
