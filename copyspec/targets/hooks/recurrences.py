@@ -135,7 +135,7 @@ def _heads_first(values: torch.Tensor) -> torch.Tensor:
     return values.transpose(0, 1).float()
 
 
-class Written(NamedTuple):
+class TokenWrites(NamedTuple):
     """What tokens write into the states of their rows."""
 
     keys: torch.Tensor  # [..., h, T, K]
@@ -182,7 +182,7 @@ class Memory:
         # Decays are differences of these sums from the row's state to each token, which may be large.
         wide = torch.float32 if decays.device.type == "mps" else torch.float64
         totals = torch.cat([part.ancestors.to(wide) @ decays[:, part.tokens].to(wide) for part in paths.parts], 1)
-        self.written = Written(keys, torch.empty(0), totals)
+        self.written = TokenWrites(keys, torch.empty(0), totals)
 
     def mix(self, queries: torch.Tensor, values: torch.Tensor, betas: torch.Tensor | None = None) -> torch.Tensor:
         """What the queries, [h, T, K], read behind what their tokens write: these values, [H, T, V], or with `betas`,
@@ -208,7 +208,7 @@ class Memory:
     def __call__(self, token: int) -> torch.Tensor:
         """The state after a token, [H, K, V], or [H, V, K] if it is transposed."""
         path = self._paths.to(token)
-        of_path = Written(*[each[:, path] for each in self.written])
+        of_path = TokenWrites(*[each[:, path] for each in self.written])
         after = of_path.into(self._states[self._paths.rows[token]])
         return after.transpose(1, 2) if self.transposed else after
 

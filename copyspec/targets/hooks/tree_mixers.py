@@ -20,7 +20,7 @@ from transformers.activations import ACT2FN
 from copyspec.targets.detours import original
 from copyspec.targets.hooks.paths import Paths
 from copyspec.targets.hooks.recurrence import State
-from copyspec.targets.hooks.recurrences import RULES, STEPPED, After, Memory, Rule, Written, mamba2
+from copyspec.targets.hooks.recurrences import RULES, STEPPED, After, Memory, Rule, TokenWrites, mamba2
 
 _CONVOLUTION, _UPDATE = "causal_conv1d_update", "update_recurrent_state"
 CONV, RECURRENT = ("conv_states", 0), ("recurrent_states", 0)
@@ -63,12 +63,12 @@ class TreeRun:
         """The inputs of the convolution that are those of tokens, [T, D]."""
         return self._inputs[:, self._window.shape[0] * self._window.shape[2] :].T
 
-    def written(self) -> tuple[Written, bool]:
+    def written(self) -> tuple[TokenWrites, bool]:
         """What the tokens write, of all heads, and whether the model keeps its states transposed. Only of a mixer that
         takes passes (`takes_passes`)."""
         memories = [each for each in self._after if isinstance(each, Memory)]
         parts = zip(*[memory.written for memory in memories], strict=True)
-        written = memories[0].written if len(memories) == 1 else Written(*map(torch.cat, parts))
+        written = memories[0].written if len(memories) == 1 else TokenWrites(*map(torch.cat, parts))
         return written, memories[0].transposed
 
     def forward(self, mixer: nn.Module) -> Callable[..., Any]:

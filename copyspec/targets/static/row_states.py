@@ -17,7 +17,7 @@ from copyspec.targets.detours import detour
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.paths import Paths
 from copyspec.targets.hooks.recurrence import State, write_state
-from copyspec.targets.hooks.recurrences import PIECE_BYTES, Written
+from copyspec.targets.hooks.recurrences import PIECE_BYTES, TokenWrites
 from copyspec.targets.hooks.tree_mixers import CONV, RECURRENT, TreeRun
 from copyspec.targets.static.layout import NODE, POSITION, ROW
 from copyspec.targets.static.masks_on_device import on_path
@@ -105,7 +105,7 @@ class _Group:
 
     def __init__(self, kind: StateKind, count: int, rows: int, tokens: int, device: torch.device) -> None:
         self._tokens = tokens
-        self._written: Written | None = None  # made of the first pass, which shows the shapes
+        self._written: TokenWrites | None = None  # made of the first pass, which shows the shapes
         self.states: torch.Tensor | None = None  # [L, B, ...]
         with inference_mode(False):  # captured programs write to normal tensors
             self.windows = torch.zeros((count, rows, *kind.window), dtype=kind.window_dtype, device=device)
@@ -126,7 +126,7 @@ class _Group:
         written, self._is_transposed = run.written()
         if self._written is None:
             with inference_mode(False):
-                self._written = Written(
+                self._written = TokenWrites(
                     *[
                         each.new_zeros((len(self.windows), each.shape[0], self._tokens, each.shape[2]))
                         for each in written
@@ -154,7 +154,7 @@ class _Group:
         step = max(1, PIECE_BYTES // size)
         for first in range(0, len(windows), step):
             layers = slice(first, first + step)
-            of_paths = Written(*[each[layers][:, :, paths].transpose(1, 2) for each in (keys, updates, totals)])
+            of_paths = TokenWrites(*[each[layers][:, :, paths].transpose(1, 2) for each in (keys, updates, totals)])
             states = self.states[layers][:, rows]
             matrices = states.transpose(-1, -2) if self._is_transposed else states
             matrices = matrices.reshape(*states.shape[:2], updates.shape[1], keys.shape[-1], updates.shape[-1])

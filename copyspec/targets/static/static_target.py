@@ -18,6 +18,7 @@ from copyspec.targets.causal import TreeSession, training_error
 from copyspec.targets.facts import read_facts
 from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
 from copyspec.targets.hooks.model_state import ModelState
+from copyspec.targets.hooks.recurrence import LayerParts
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.seq2seq import Seq2SeqSession
 from copyspec.targets.static import tree_attention
@@ -142,7 +143,9 @@ class StaticTarget:
             assert isinstance(session, TreeSession)
             session.prefill([[0]])
             layers = session.contents(0)
-            parts = [part._replace(attends=number in layers) for number, part in enumerate(self.inner.layer_parts)]
+            parts = [
+                LayerParts(part.states, attends=number in layers) for number, part in enumerate(self.inner.layer_parts)
+            ]
             self._layout = CacheLayout([*layers.values()], parts, session.states(0))
             session.close()
         return self._layout

@@ -1,5 +1,5 @@
-"""Static passes of models with recurrent layers: every node is scored as its path alone, and the states of a row are those
-of its accepted tokens."""
+"""Static passes of models with recurrent layers: every node is scored as its path alone, and the states of a row are
+those of its accepted tokens."""
 
 from __future__ import annotations
 
