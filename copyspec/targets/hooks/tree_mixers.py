@@ -54,14 +54,14 @@ class TreeRun:
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
-        self._inputs: torch.Tensor  # of the convolution: those of the rows' states, and of the tokens; [D, B * W + T]
+        self._inputs: torch.Tensor  # of the convolution: those of the rows' states, and of the tokens; [B * W + T, D]
         self._window: torch.Tensor  # the rows' states, [B, D, W]
         self._after: list[After] = []  # by call of the recurrence: some mixers make one for each head
 
     @property
     def token_inputs(self) -> torch.Tensor:
         """The inputs of the convolution that are those of tokens, [T, D]."""
-        return self._inputs[:, self._window.shape[0] * self._window.shape[2] :].T
+        return self._inputs[self._window.shape[0] * self._window.shape[2] :]
 
     def written(self) -> tuple[TokenWrites, bool]:
         """What the tokens write, of all heads, and whether the model keeps its states transposed. Only of a mixer that
@@ -88,7 +88,7 @@ class TreeRun:
     def state(self, token: int, before: State) -> State:
         """The row's states after this token. `before`: those of any row, for their shapes and types."""
         columns = self._paths.columns(self._window.shape[-1])[token, 1:]
-        found = {CONV: self._inputs[:, columns]}
+        found = {CONV: self._inputs[columns].T}
         if self._after:
             found[RECURRENT] = torch.stack([after(token) for after in self._after])
         return {key: each.to(before[key].dtype).reshape(before[key].shape) for key, each in found.items()}
@@ -109,8 +109,12 @@ class TreeRun:
         """`hidden_states`: [T, D, 1]; `conv_state`: [B, D, W]; `weight`: [D, kernel]. [T, D, 1]"""
         columns, kernel = self._paths.columns(conv_state.shape[-1]), weight.shape[-1]
         self._window = conv_state
-        self._inputs = torch.cat([conv_state.transpose(0, 1).flatten(1), hidden_states[:, :, 0].T], dim=1)
-        windows = self._inputs[:, columns[:, -kernel:]].transpose(0, 1).to(weight.dtype)  # [T, D, kernel]
-        mixed = nn.functional.conv1d(windows, weight.unsqueeze(1), bias, groups=len(weight))
+        self._inputs = torch.cat([conv_state.transpose(1, 2).flatten(0, 1), hidden_states[:, :, 0]])
+        windows = self._inputs[columns[:, -kernel:]].to(weight.dtype)  # [T, kernel, D]
+        if weight.element_size() < 4:  # rounds as single tokens do
+            mixed = nn.functional.conv1d(windows.transpose(1, 2), weight.unsqueeze(1), bias, groups=len(weight))
+        else:  # takes a fraction of its time on a CPU
+            mixed = (windows * weight.T).sum(1).unsqueeze(-1)
+            mixed = mixed if bias is None else mixed + bias.unsqueeze(-1)
         mixed = mixed if activation is None else ACT2FN[activation](mixed)
         return mixed.to(hidden_states.dtype)
