@@ -145,7 +145,7 @@ SMALL_FILES = [
     ("a.js", "let x;\n// It is a good day.\n"),
     ("a.sh", "# It is a good day.\nexec day\n"),
     ("Makefile", "# It is a good day.\nall:\n"),
-    ("words.txt", "# These are words of the project. Keep them sorted.\n" + "".join(f"word{at}\n" for at in range(200))),
+    ("words.txt", "# These are words of ours. Keep them sorted.\n" + "".join(f"word{at}\n" for at in range(200))),
     ("words.txt", "\n".join(f"w{at}x some words of a line" for at in range(40))),
 ]
 
