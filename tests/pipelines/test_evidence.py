@@ -124,6 +124,25 @@ def test_many_sentences_without_slips_ask_for_more_care() -> None:
     assert care("It is a good day. " * 20 + "We recieve a seperate lettre.") < 2.8
 
 
+NOTES = """
+    Conflicting table row IDs. | Missing fields of a form. | Failing tests | Existing accounts. | Remaining items
+    Adding users to groups. | Installing the package | Running all tests | Building from source. | Using a proxy
+    Creating tables | Checking values | Reading files. | Writing output to files | Handling errors. | Testing locally
+    Logging requests. | Supporting material | Matching rows only. | Stopping services
+"""
+
+
+@pytest.mark.parametrize(
+    "note", [each.strip() for line in NOTES.split("\n") for each in line.split("|") if each.strip()]
+)
+def test_a_note_may_begin_with_ing(note: str) -> None:
+    first = note.split()[0]
+    base = first.removesuffix("ing")
+    for verb in (base, f"{base}e", base[:-1] if base[-1] == base[-2] else base):
+        assert corrected(note, {first: verb}) == note
+    assert corrected("Making sure that it is right.", {"Making": "Make"}) == "Make sure that it is right."
+
+
 SMALL_FILES = [
     ("a.rst", "- **Fixed:** terms in notations know their variables (`#203 <https://x.org/203>`_).\n"),
     ("a.rst", "It is a good day. See :ref:`here <there>`.\n"),
