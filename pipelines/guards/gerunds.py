@@ -1,5 +1,5 @@
-"""Forms with "-ing": right after a "to" that is a preposition ("opt in to printing"), a mistake in an infinitive; and at
-the beginning of notes."""
+"""Forms with "-ing": right after a "to" that is a preposition ("opt in to printing"), a mistake in an infinitive; and
+at the beginning of notes."""
 
 from __future__ import annotations
 
