@@ -10,13 +10,17 @@ from copyspec.retrievers import Document
 
 from ..documents import FormatError
 
+_TEXTS = ("markdown", "heading", "code")
+
 
 def read_notebook(path: Path) -> Document:
     """Read a notebook's cells, with empty lines between them. Raises FormatError, a ValueError, for other files."""
     try:
-        cells = json.loads(str(read_input(path), "utf-8"))["cells"]
-        sources = [cell["source"] for cell in cells if cell["cell_type"] in ("markdown", "code")]
+        notebook = json.loads(str(read_input(path), "utf-8"))
+        sheets = notebook.get("worksheets", [notebook])  # of nbformat 3 and older
+        cells = [cell for sheet in sheets for cell in sheet["cells"] if cell["cell_type"] in _TEXTS]
+        sources = [cell["input" if "input" in cell else "source"] for cell in cells]
         texts = [source if isinstance(source, str) else "".join(source) for source in sources]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(f"{str(path)!r}: not a notebook ({type(error).__name__}: {error})") from None
     return Document(str(path), "\n\n".join(text.strip() for text in texts if text.strip()))
