@@ -15,15 +15,14 @@ from typing import Any, ClassVar
 
 from copyspec.client import reading
 from copyspec.client.asking import Asking
-from copyspec.client.dialects import DIALECTS, Card, Dialect, Name, dialect_of
-from copyspec.client.feeding import as_ended
-from copyspec.client.requests import ChatRequest, request_for, request_of
+from copyspec.client.dialects import DIALECTS, Card, ChatRequest, Dialect, Name, dialect_of, request_for, request_of
 from copyspec.client.sending import (
     CHAT,
     AgainError,
     RefusedError,
     Sender,
     ServerError,
+    as_ended,
     check_url,
     errors_of,
     is_loopback,

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from copyspec.common.checks import brief, check_number, check_whole, is_ids, shown
 from copyspec.engine.asking.unknown import ELSEWHERE, MAX_NAME, reject_unknown
 from copyspec.server.errors import FieldError
-from copyspec.server.limits import check_references, count_characters
+from copyspec.server.settings import check_references, count_characters
 
 IGNORED = frozenset(
     (

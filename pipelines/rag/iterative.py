@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 
 from copyspec.common.checks import check_retriever, check_type, shown
 from copyspec.engine.asking.call_options import CallOptions, check_options
-from copyspec.engine.running.assembly import Assembly
+from copyspec.engine.running.streaming import Assembly
 from copyspec.retrievers import Hit, Retriever, Scheduler, Search, SpeculationStats, SpeculativeRetriever
 
 from ..models import chat_option, engine_of
 from .citing import Citation, citations
 from .options import ON, LayoutOptions, Speculation, check_call, check_layout
 from .rounds import Rounds, plainly
-from .shown_documents import Documents
-from .strides import NO_DOCUMENT, Strides
+from .strides import NO_DOCUMENT, Documents, Strides
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

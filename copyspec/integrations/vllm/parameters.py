@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from copyspec.common.checks import check_whole, shown
 from copyspec.engine.asking.inputs import parse_edits, parse_prediction, parse_references
 from copyspec.engine.results.spans import Reference
-from copyspec.server.limits import MAX_CHARACTERS, check_references, count_characters
+from copyspec.server.settings import MAX_CHARACTERS, check_references, count_characters
 from copyspec.text.codec import encodable
 
 EDIT_SOURCE = "copyspec_edit_source"
