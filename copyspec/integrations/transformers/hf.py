@@ -20,10 +20,17 @@ from copyspec.engine.asking.call_options import CallOptions, check_options
 from copyspec.engine.logits.row_processors import check_processors
 from copyspec.engine.results import Result
 from copyspec.integrations.transformers.arguments import CACHES, refuse_encoded, refuse_options
-from copyspec.integrations.transformers.call import Prepared, Rows, read_rows
+from copyspec.integrations.transformers.caches import Finished, replay
+from copyspec.integrations.transformers.call import (
+    Prepared,
+    Rows,
+    ScoreRecorder,
+    Shown,
+    read_rows,
+    row_processors,
+    row_stops,
+)
 from copyspec.integrations.transformers.embeds import FirstStep, first_step
-from copyspec.integrations.transformers.replay import Finished, replay
-from copyspec.integrations.transformers.rows import ScoreRecorder, Shown, row_processors, row_stops
 from copyspec.models.loading import check_own_steps
 from copyspec.targets.generation import OwnStopStrings
 
