@@ -13,8 +13,8 @@ from copyspec.models.errors import LoadError, first_line
 from copyspec.models.pretrained import Pretrained
 
 from .base import DEFAULT_K, Folder, Hit, Retriever, best, check_ids, check_k, check_query, check_texts
+from .embedding import token_limit
 from .passages import without_surrogates
-from .pooling import token_limit
 
 if TYPE_CHECKING:
     import torch

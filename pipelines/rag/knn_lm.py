@@ -230,7 +230,7 @@ class Moment:
 
 
 class _Text:
-    """One output, token by token (see `guesses.Task`). An answer is the next token."""
+    """One output, token by token (see `rounds.Task`). An answer is the next token."""
 
     def __init__(self, pipeline: KNNLM, prompt: list[int], limit: int) -> None:
         from transformers import DynamicCache
