@@ -73,8 +73,8 @@ def entry_name(stem: str, suffix: str, digest: str) -> str:
 
 def digest_in(name: str) -> str | None:
     """Return the start of the checksum in a name made by `entry_name`; None for any other name."""
-    found = _NAME.fullmatch(name)
-    return found.group(1) if found else None
+    match = _NAME.fullmatch(name)
+    return match.group(1) if match else None
 
 
 def manifest_bytes(folder: Path) -> bytes:

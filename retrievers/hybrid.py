@@ -121,7 +121,7 @@ class HybridRetriever(Stored):
         if not more:
             return
         # Encoders first, without the lock: they are slow, and if one fails, none of the retrievers has the texts.
-        dense = [each for each in self._retrievers if isinstance(each, DenseRetriever)]
+        dense = [retriever for retriever in self._retrievers if isinstance(retriever, DenseRetriever)]
         vectors = [each.encoded(more, contexts) for each in dense]
         with ADDING:
             self._check_lengths()
@@ -136,7 +136,7 @@ class HybridRetriever(Stored):
                     other.add(more, contexts)  # type: ignore[call-arg]  # the protocol has no contexts
 
     def _check_lengths(self) -> None:
-        lengths = [len(each) for each in self._retrievers]
+        lengths = [len(retriever) for retriever in self._retrievers]
         if len({*lengths}) > 1:
             raise RuntimeError(
                 f"the retrievers hold {' and '.join(map(str, lengths))} texts: an addition reached only some of them; "
@@ -147,7 +147,7 @@ class HybridRetriever(Stored):
         """Write the files of both. Raises TypeError unless the retrievers are a BM25Retriever and a DenseRetriever."""
         first, second = (*self._retrievers, None)[:2]
         if not isinstance(first, BM25Retriever) or not isinstance(second, DenseRetriever) or len(self._retrievers) > 2:
-            kinds = ", ".join(type(each).__name__ for each in self._retrievers)
+            kinds = ", ".join(type(retriever).__name__ for retriever in self._retrievers)
             raise TypeError(
                 f"a hybrid on disk is a BM25Retriever and a DenseRetriever, got {kinds}; save each by itself"
             )

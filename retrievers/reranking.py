@@ -131,7 +131,7 @@ class RerankingRetriever:
 
     def _scores(self, query: str, texts: list[str]) -> NDArray[np.float64]:
         scores = [np.asarray(self._score([(query, text)]), np.float64).reshape(-1) for text in texts]
-        wrong = next((each for each in scores if len(each) != 1 or not np.isfinite(each[0])), None)
+        wrong = next((score for score in scores if len(score) != 1 or not np.isfinite(score[0])), None)
         if wrong is not None:
             raise ValueError(f"score made {wrong.tolist()!r:.80} of one pair; it must make one finite number of each")
         return np.concatenate(scores) if scores else np.empty(0)

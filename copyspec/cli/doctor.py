@@ -187,7 +187,7 @@ def gpu_checks(model: str | None, device: str = "cuda") -> Iterator[tuple[str, s
     for name, static in ways.items():
         engine = load(model, dtype=dtype, device=device, static=static)
         seconds, runner = pass_time(engine, static)
-        weights = sum(each.numel() * each.element_size() for each in engine.model.parameters())
+        weights = sum(parameter.numel() * parameter.element_size() for parameter in engine.model.parameters())
         unload(engine)  # a large model would not fit several times
         share = weights / seconds / copy
         yield (

@@ -165,7 +165,7 @@ class ChatRequest:
         return dialect.body(
             self.messages,
             edit_source=self.edit_source,
-            references=[each.text for each in self.references if each.text],
+            references=[reference.text for reference in self.references if reference.text],
             drafts=self.drafts,
             margins=self.margins,
             logprobs=self.logprobs,
@@ -178,7 +178,7 @@ class ChatRequest:
     def sources(self) -> list[SourceText]:
         """The texts that the answer may repeat, the likeliest first."""
         edit = [SourceText("edit_source", "edit", None, self.edit_source)] if self.edit_source else []
-        shown = "\n\n".join(str(each.get("content") or "") for each in self.messages)
+        shown = "\n\n".join(str(message.get("content") or "") for message in self.messages)
         return [*edit, *self.references, SourceText("prompt", "prompt", None, shown)]
 
 

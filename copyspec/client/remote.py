@@ -74,9 +74,9 @@ class Usage:
 
     def add(self, counts: Mapping[str, int]) -> None:
         self.requests += 1
-        for each in fields(self):
-            if each.name != "requests":
-                setattr(self, each.name, getattr(self, each.name) + counts.get(each.name, 0))
+        for field in fields(self):
+            if field.name != "requests":
+                setattr(self, field.name, getattr(self, field.name) + counts.get(field.name, 0))
 
 
 class Remote:

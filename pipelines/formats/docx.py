@@ -49,7 +49,7 @@ class DocxFormat:
     def read(self, stream: BinaryIO) -> Iterator[Part]:
         data = stream.read()
         stories, styles = _stories(data), Styles(data)
-        found = [(story, each) for story, xml in stories.items() for each in paragraphs(xml, styles)]
+        found = [(story, paragraph) for story, xml in stories.items() for paragraph in paragraphs(xml, styles)]
         part, starts = document_part((each.text, _segment(each)) for _, each in found)
         placed = tuple(_Placed(*each, at) for each, at in zip(found, starts, strict=True))
         part = replace(part, carried=_Document(data, placed))
@@ -64,7 +64,7 @@ class DocxFormat:
         changed(part.text, edits)  # raises for edits that must not be written
         changes = _by_story(document.placed, edits)
         stories = _stories(document.data)
-        next_id = 1 + max((int(found[1]) for xml in stories.values() for found in _IDS.finditer(xml)), default=0)
+        next_id = 1 + max((int(match[1]) for xml in stories.values() for match in _IDS.finditer(xml)), default=0)
         new: dict[str, bytes] = {}
         for story, pairs in changes.items():
             new[story], next_id = spliced(stories[story], pairs, self.revision, next_id)
@@ -117,8 +117,8 @@ class Revision:
 
     def __post_init__(self) -> None:
         check_type(isinstance(self.author, str), "author", self.author, "a str")
-        if found := _NO_TEXT.search(self.author):
-            raise ValueError(f"author={self.author!r} holds {found[0]!r}, which no Word document can: leave it out")
+        if match := _NO_TEXT.search(self.author):
+            raise ValueError(f"author={self.author!r} holds {match[0]!r}, which no Word document can: leave it out")
 
 
 def spliced(

@@ -212,9 +212,9 @@ _HALVES = re.compile("[\ud800-\udfff]")
 
 def after_space(text: str, at: int) -> int:
     """The position after the white space at `at`."""
-    found = _SPACE.match(text, at)
-    assert found is not None
-    return found.end()
+    match = _SPACE.match(text, at)
+    assert match is not None
+    return match.end()
 
 
 def halves(text: str, source: str) -> Refusal | None:

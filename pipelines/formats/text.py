@@ -121,6 +121,6 @@ def _prose(text: str, start: int, end: int, is_open: bool) -> Iterator[Prose]:
         start = speaker.end()
     markup, fixed = ([found.span() for found in each.finditer(text, start, end)] for each in (_MARKUP, _FIXED))
     # With two speakers in a cue, each line is a sentence of its own.
-    lines = [found.end() for found in _NEXT_SPEAKER.finditer(text, start, end)]
+    lines = [match.end() for match in _NEXT_SPEAKER.finditer(text, start, end)]
     for first, last in pairwise([start, *lines, end]):
         yield Prose(first, last, within(markup, first, last), within(fixed, first, last), ends=False)

@@ -366,11 +366,11 @@ def _tools(kwargs: Mapping[str, object]) -> list[ToolSchema]:
     if kwargs.get("tool_choice") == "none":
         return []
     assert isinstance(tools, Sequence)
-    found: list[ToolSchema] = [convert_to_openai_tool(tool) for tool in tools]
-    for tool in found:
+    tool_schemas: list[ToolSchema] = [convert_to_openai_tool(tool) for tool in tools]
+    for tool in tool_schemas:
         if tool_name(tool) is None:
             raise ValueError(f"tools must be functions, in LangChain's form or OpenAI's for chats; got {brief(tool)}")
-    return found
+    return tool_schemas
 
 
 def _new_id() -> str:

@@ -206,7 +206,7 @@ class RAGStream:
         result = self._assembly.job.result
         assert result is not None
         documents = _merged(self._task)
-        texts = {each.hit.id: each.hit.text for each in documents}
+        texts = {document.hit.id: document.hit.text for document in documents}
         self.answer = RAGAnswer(result, documents, citations(result.text, texts), stats, seconds)
         self._pipeline.retriever.count(replace(stats, searches=0, queries=0, search_seconds=0.0))
 

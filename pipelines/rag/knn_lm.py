@@ -73,8 +73,8 @@ class KNNDatastore:
         if not values:
             raise ValueError(f"none of the {len(texts)} texts has two tokens")
         made = index if index is not None else ExactIndex(keys[0].shape[1], metric="l2")
-        for each in keys:
-            made.add(each)
+        for key in keys:
+            made.add(key)
         return cls(made, np.array(values, dtype=np.int64))
 
 

@@ -147,8 +147,8 @@ def _stored(model: PreTrainedModel) -> Iterator[Stored]:
         revision = getattr(model.config, "_commit_hash", None)
         files = Pretrained(name, revision=revision, hub={"local_files_only": True})
         stored: dict[str, Any] = {}
-        for each in weight_names(files.file):
-            if (path := files.file(each)) is not None:
+        for weight_name in weight_names(files.file):
+            if (path := files.file(weight_name)) is not None:
                 held = opened.enter_context(open_weights(path))
                 stored |= dict.fromkeys(held.keys(), held)
         if not stored:
@@ -295,7 +295,7 @@ class _Reader:
 
     def _read(self, name: str, sources: Sequence[str]) -> torch.Tensor:
         """A weight of the block."""
-        parts = [self._tensor(each) for each in sources]
+        parts = [self._tensor(source) for source in sources]
         if len(parts) == 1:
             return parts[0]
         together = 2 if name.endswith("gate_up_proj") else 1
@@ -304,7 +304,7 @@ class _Reader:
     def _twin(self, block: nn.Module) -> Mapping[str, torch.Tensor]:
         """The weights of a layer of the model of the same kind, whose dtypes the layer takes."""
         names = block.state_dict().keys()
-        return next((held for held in (each.state_dict() for each in self._layers) if held.keys() == names), {})
+        return next((held for held in (layer.state_dict() for layer in self._layers) if held.keys() == names), {})
 
     def _other(self, name: str, ours: torch.Tensor) -> torch.Tensor | None:
         """Output weights or embeddings of the layer's own, [V, D]; None if they are the model's, or not stored."""

@@ -124,7 +124,7 @@ def parse_draft_models(value: object, name: str = "draft_model") -> tuple[object
 def check_rule(name: str, value: object) -> None:
     """Raise TypeError for anything but a rule, and for a rule whose second model is none."""
     members = ("name", "model", "check", "uses_drafts", "picks")
-    missing = [each for each in members if not hasattr(value, each)]
+    missing = [member for member in members if not hasattr(value, member)]
     wanted = "an object of copyspec.literature, such as MultiStep()"
     if 0 < len(missing) < len(members):
         wanted += f", or one of your own with all members of copyspec.verification.rule.Rule: it has no {missing[0]!r}"

@@ -65,7 +65,7 @@ class ScoreRecorder(LogitsProcessor):
 
 def row_processors(processors: LogitsProcessorList, row: int, rows: int, shown: Shown) -> list[LogitsProcessor]:
     """`processors` for row number `row` of `rows`, as a list of at most one."""
-    own = [of_row(each, row, rows) for each in processors]
+    own = [of_row(processor, row, rows) for processor in processors]
     return [RowProcessors(own, shown)] if own else []
 
 

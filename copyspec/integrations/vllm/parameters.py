@@ -105,14 +105,14 @@ def read_texts(extra_args: Mapping[str, Any] | None) -> tuple[Text | None, list[
         for text in each:
             if isinstance(text, str):
                 encodable(text, name)
-    return edit or None, [each for each in references if each]
+    return edit or None, [reference for reference in references if reference]
 
 
 def joined(references: Sequence[Sequence[int]]) -> list[int]:
     """Flatten references into one list of ids."""
     ids: list[int] = []
-    for each in references:
-        ids += [SEPARATOR, *each] if ids else each
+    for reference in references:
+        ids += [SEPARATOR, *reference] if ids else reference
     return ids
 
 
