@@ -79,13 +79,6 @@ class HybridRetriever(Stored):
         """The texts; a hit's id is an index into them."""
         return self._retrievers[0].texts
 
-    def __len__(self) -> int:
-        return len(self._retrievers[0])
-
-    def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
-        """Return at most `k` hits, best first; ties in the order of the texts. Raises ValueError for k < 1."""
-        return self.search_batch([check_query(query)], k)[0]
-
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
         """Return the results of `search` for each query, with one batched search per retriever."""
         wanted, found = check_k(k), []

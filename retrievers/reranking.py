@@ -86,7 +86,7 @@ class CrossEncoderScorer:
         return scores
 
 
-class RerankingRetriever:
+class RerankingRetriever(Retriever):
     """Reorders the best `depth` texts of `base` by `score`: a `CrossEncoderScorer`, or any function of pairs.
 
     Hits have its scores. Each pair is scored in a call of its own, so that its score does not depend on the batch. A
@@ -104,9 +104,6 @@ class RerankingRetriever:
     def texts(self) -> Sequence[str]:
         """The texts; a hit's id is an index into them."""
         return self.base.texts
-
-    def __len__(self) -> int:
-        return len(self.base)
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
         """Return at most `k` hits, and at most `depth`, best first; ties in the order of the texts. Raises ValueError

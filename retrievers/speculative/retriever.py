@@ -81,7 +81,7 @@ class Answer:
     was_right: bool = False
 
 
-class SpeculativeRetriever:
+class SpeculativeRetriever(Retriever):
     """A cache in front of any retriever.
 
     `search` and `search_batch` search the base, and put the hits into the cache. `guess` answers from the cache alone.
@@ -118,18 +118,11 @@ class SpeculativeRetriever:
         with self._lock:
             return self._stats
 
-    def __len__(self) -> int:
-        return len(self.base)
-
     @property
     def cached(self) -> Sequence[int]:
         """Ids of the texts in the cache, least recently found first."""
         with self._lock:
             return self._cache.by_age()
-
-    def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
-        """Search the base."""
-        return self.search_batch([check_query(query)], k)[0]
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
         """Search the base for all queries at once."""
