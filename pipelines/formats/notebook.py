@@ -10,7 +10,7 @@ from typing import BinaryIO
 from ..documents import Edit, FormatError, Part, Refusal, Segment
 from ..edits.diff import apply
 from .anchors import linked
-from .json_values import DECODER, after_space, dumped, escapes, halves
+from .jsonl import DECODER, after_space, dumped, escapes, halves
 from .markdown import BORDER, blocks
 from .neighbours import in_context
 from .reading import MARK, changed, check_encoding, encode, lines_of
