@@ -14,7 +14,6 @@ from .markup import read_html
 from .packed import read_docx, read_epub, read_pptx
 from .pdf import read_pdf
 
-
 _TEXTS = ("markdown", "heading", "code")
 
 
