@@ -156,7 +156,8 @@ class StaticSession:
     def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> Scores:
         check_rows(len(uncached), uncached, trees)
         unread, self._is_settled = list(uncached), True
-        self._commit()
+        if self._is_recurrent:
+            self._commit()
         if self._encoder is not None and self._encoder.has_no_cross:
             self._encoder.prefill([ids[:1] for ids in unread])  # for cross-attention alone
             self._encoder.trim([0] * len(self._rows))
@@ -421,7 +422,7 @@ class StaticSession:
     def _commit(self) -> None:
         """Write what was accepted of the last pass into the states of its rows."""
         rows = [row for row in self._rows if row.written]
-        if rows and self._is_recurrent:
+        if rows:
             assert self.pool.states is not None
             self.pool.states.commit({row.number: row.written for row in rows})
         for row in rows:

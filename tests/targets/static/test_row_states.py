@@ -40,11 +40,10 @@ def tiny(name: str) -> PreTrainedModel:
     return models.tiny(name) if name in models.STATEFUL else architectures.tiny(name, 8)
 
 
-@pytest.mark.parametrize("attention", ["masks", "tree"])
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize(("name", "attention"), [*[(name, "tree") for name in TYPES], ("qwen3_5_text", "masks")])
 def test_replayed_passes_decode_what_generate_does(name: str, attention: Any) -> None:
     model = tiny(name)
-    before, expected = fingerprint(model), expected_of(model, LENGTHS[1:4])
+    before, expected = fingerprint(model), expected_of(model, LENGTHS[1:3])
     made, new_graph = counted()
     outputs, stats = run(model, StaticOptions(use="always", attention=attention, new_graph=new_graph), expected)
     assert outputs == expected
@@ -52,19 +51,19 @@ def test_replayed_passes_decode_what_generate_does(name: str, attention: Any) ->
     assert fingerprint(model) == before
 
 
-@pytest.mark.parametrize("name", ["qwen3_next", "lfm2", "falcon_h1"])
+@pytest.mark.parametrize("name", ["qwen3_next", "lfm2"])
 def test_nodes_equal_paths_alone_as_rows_join_and_leave(name: str) -> None:
     """Also where a larger pool takes the place of one, and where prompts are read in pieces."""
     model = tiny(name)
     rows = Rows(model, wrap(model, static=GRAPHS), (11, 4, 17))
-    for _ in range(3):
+    for _ in range(2):
         assert rows.step() < CLOSE
     rows.select([2, 0])
-    rows.add((20, 1, READ + 1, 30))
-    for sizes in [(0, 3, 6, 9), (0,), (40,), (0,), (70, 3)]:
-        assert rows.step(sizes) < CLOSE
+    rows.add((20, 1, READ + 1))
+    assert rows.step((0, 2)) < CLOSE
     rows.select([0, 3, 2])
-    assert rows.step() < CLOSE
+    for sizes in [(3,), (0,), (40,)]:
+        assert rows.step(sizes) < CLOSE
     rows.session.close()
 
 
