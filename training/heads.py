@@ -30,7 +30,7 @@ from kit import places
 from training.chat_requests import Requests
 from training.head_trainer import HeadPlan, Trainer, Windows, save_heads
 from training.outputs import OutputPlan, check_plan, read_shard, shards, write_prose, write_shard
-from training.runs import append_log, exit_with, restore, save_checkpoint, save_tensors, say_end
+from training.runs import MINUTES, append_log, exit_with, restore, save_checkpoint, save_tensors, say_end, say_start
 
 if TYPE_CHECKING:
     from copyspec.engine.engine import Engine
@@ -86,7 +86,6 @@ class HeadRun:
             line: dict[str, object] = {"step": trainer.step, "loss": round(sum(losses) / len(losses), 4)}
             line |= trainer.accuracy(self._windows(held))
             append_log(self._out, line)
-            print(json.dumps(line), flush=True)
 
     @property
     def step(self) -> int:
@@ -173,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=HeadPlan.batch)
     parser.add_argument("--rate", type=float, default=HeadPlan.rate)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=120.0)
+    parser.add_argument("--minutes", type=float, default=120.0, help=MINUTES)
     given = parser.parse_args(arguments)
     if given.convert:
         convert(*given.convert)
@@ -200,6 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prose=given.prose,
         own=given.own,
     )
+    say_start("the model; the first of its shards", until, plan.steps)
     run = HeadRun(given.out, copyspec.load(given.model, dtype=given.dtype), given.model, (plan, outputs))
     requests = Requests(given.data)
     # The first shard is held out; before the second one with answers, the vocabulary would be that of prose.

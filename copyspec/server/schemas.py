@@ -202,6 +202,8 @@ class ChatBody(SharedBody):
 
     def chat_options(self, template: str) -> dict[str, object]:
         """Options for `Engine.submit` that only chats have. `template`: the model's chat template."""
+        if isinstance(self.edit_source, list) and not is_ids(self.edit_source):
+            raise ValueError("edit_source must be a str, as a chat is one prompt; lists are for /v1/completions")
         given: dict[str, object] = {"tools": self.tools or []}
         if self.top_logprobs:
             check_whole("top_logprobs", self.top_logprobs, low=0, high=MAX_TOP)

@@ -249,7 +249,7 @@ def test_what_cannot_be_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
         engine.generate("The wall.", tools=[PAINT])
     with pytest.raises(ValueError, match="chat_template_kwargs= is read by chat templates"):
         engine.generate([1, 2, 3], chat_template_kwargs={"enable_thinking": False})
-    with pytest.raises(ValueError, match="does not support tools"):
+    with pytest.raises(ValueError, match="tools are not supported"):
         Engine(engine.model, _without_tools(engine)).generate(CHAT, tools=[PAINT])
     pytest.importorskip("llguidance")
     with pytest.raises(ValueError, match="strict=True, and the tools' schemas cannot constrain the call"):

@@ -102,7 +102,13 @@ async def test_a_top_p_of_zero_takes_the_likeliest_token(engine: Engine, tempera
         ({"prediction": {"type": "content"}}, "prediction"),
         ({"messages": [{"role": "user"}]}, "messages"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "user</s>", "content": "a"}]}, "messages"),
+        *(
+            ({"messages": [*[{"role": "user", "content": "a"}] * at, {"role": role, "content": "a"}]},
+             f"messages.[{at}].role")
+            for at, role in enumerate(("x", "user</s>", "User", "", "a.b(", "bot"))
+        ),
+        *(({"edit_source": wrong}, "edit_source") for wrong in (["a"], [None], [["a"]], [[1]], [])),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"messages": [{"role": "user", "content": "word " * 2000}]}, "messages"),
         ({"stream_options": {"include_usage": False}}, "stream_options"),
     ],
