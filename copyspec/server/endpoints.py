@@ -27,7 +27,16 @@ from copyspec.engine.running.scheduler import QueueFullError
 from copyspec.models.own import own_name
 from copyspec.server.access import access_of
 from copyspec.server.asgi import error_body
-from copyspec.server.errors import BAD_REQUEST, FieldError, error_response, failure, field_of, http_error, invalid, json_response
+from copyspec.server.errors import (
+    BAD_REQUEST,
+    FieldError,
+    error_response,
+    failure,
+    field_of,
+    http_error,
+    invalid,
+    json_response,
+)
 from copyspec.server.gate import Gate
 from copyspec.server.limits import count_characters
 from copyspec.server.metrics import CONTENT_TYPE, Metrics
@@ -181,7 +190,11 @@ class Server:
         template = str(self.engine.tokenizer.chat_template or "")
         for i, message in enumerate(messages):
             role = message.get("role") if isinstance(message, dict) else None
-            if isinstance(role, str) and role not in ROLES and not re.search(rf"""['"]{re.escape(role)}\\?['"]""", template):
+            if (
+                isinstance(role, str)
+                and role not in ROLES
+                and not re.search(rf"""['"]{re.escape(role)}\\?['"]""", template)
+            ):
                 known = ", ".join(map(repr, ROLES))
                 raise FieldError(f"messages[{i}] has role {brief(role)}; write {known}", f"messages.[{i}].role")
         return template_messages(messages)

@@ -408,7 +408,11 @@ def test_changes_in_a_line_are_explained(
         (project / "a.txt").write_text(f"They was late.\n\nThe failover are read.\n\nEach failover is one.{end}")
         last = max(5, 4 + len(end))
         for line in range(2, 99):
-            out = run_binary(capfdbinary, "gec", "--explain", f"a.txt:{line}")[1] if line in (2, last, last + 1, 98) else b""
+            out = (
+                run_binary(capfdbinary, "gec", "--explain", f"a.txt:{line}")[1]
+                if line in (2, last, last + 1, 98)
+                else b""
+            )
             assert (f"the file ends at line {last}".encode() in out) == (line in (last + 1, 98))
             assert (b"nothing here is given to the model" in out) == (line == 2 or line == last > 5)
     for wrong, message in ((["a.txt"], "as in README.md:12"), (["a.txt:1", "a.txt"], "leave 'a.txt' out")):

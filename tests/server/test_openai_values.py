@@ -103,8 +103,10 @@ async def test_a_top_p_of_zero_takes_the_likeliest_token(engine: Engine, tempera
         ({"messages": [{"role": "user"}]}, "messages"),
         ({"messages": []}, "messages"),
         *(
-            ({"messages": [*[{"role": "user", "content": "a"}] * at, {"role": role, "content": "a"}]},
-             f"messages.[{at}].role")
+            (
+                {"messages": [*[{"role": "user", "content": "a"}] * at, {"role": role, "content": "a"}]},
+                f"messages.[{at}].role",
+            )
             for at, role in enumerate(("x", "user</s>", "User", "", "a.b(", "bot"))
         ),
         *(({"edit_source": wrong}, "edit_source") for wrong in (["a"], [None], [["a"]], [[1]], [])),
