@@ -77,6 +77,13 @@ async def test_a_top_p_of_zero_takes_the_likeliest_token(engine: Engine, tempera
         assert (await post(engine, CHAT, body)).json()["choices"][0]["message"]["content"] == expected
 
 
+@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-12, 1e-8, 9e-7])
+async def test_temperatures_that_clients_write_for_greedy(engine: Engine, temperature: float) -> None:
+    expected = engine.generate(MESSAGES, max_new_tokens=8).text
+    answer = await post(engine, CHAT, {**ASKED, "temperature": temperature})
+    assert answer.json()["choices"][0]["message"]["content"] == expected
+
+
 @pytest.mark.parametrize(
     ("wrong", "field"),
     [
