@@ -33,7 +33,17 @@ from copyspec.drafters.predictors.early_exit import early_exit
 from kit import places
 from training.chat_requests import Requests
 from training.outputs import answered_chats
-from training.runs import MINUTES, append_log, check_settings, exit_with, restore, save_checkpoint, say_end, say_start
+from training.runs import (
+    MINUTES,
+    append_log,
+    check_settings,
+    exit_with,
+    restore,
+    save_checkpoint,
+    say_end,
+    say_prepared,
+    say_start,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -201,7 +211,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=60.0, help=MINUTES)
     given = parser.parse_args(arguments)
-    until = time.time() + 60 * given.minutes
+    started = time.time()
+    until = started + 60 * given.minutes
     plan = DistillPlan(given.divergence, given.on_policy, given.rows, given.tokens, given.rate, given.steps, given.seed)
     settings = {"teacher": given.teacher, "student": given.student, "boost": given.boost, **asdict(plan)}
     del settings["steps"]  # a run may be continued
@@ -211,6 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     boosted = [copyspec.load(name, dtype="float32").model for name in given.boost]
     distiller = Distiller(engine.model, student, engine.tokenizer, Requests(given.data), plan, boosted)
     check_settings(given.out, settings)
+    say_prepared(started, until)
     distill(distiller, given.out, until)
     say_end(given.out, given.out / "student", distiller.step, plan.steps)
 

@@ -18,6 +18,7 @@ from copyspec.text.replies.calls import (
     NamedCalls,
     PythonCalls,
     TaggedCalls,
+    ToolCall,
     properties_of,
     typed,
 )
@@ -375,6 +376,23 @@ def test_arguments_have_the_types_of_their_schemas() -> None:
     assert [read("exact", value) for value in ("true", "True", "false", "no")] == [True, True, False, "no"]
     assert read("tags", "['a', 'b']") == read("tags", '["a", "b"]') == ["a", "b"]
     assert read("unknown", "5") == "5"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bare_calls_may_follow_each_other(seed: int) -> None:
+    """As Llama 3 writes several: with semicolons or on lines of their own, whatever their strings hold."""
+    drawn, reply = random.Random(seed), reply_of("llama")
+    calls = [
+        ToolCall("look_up", {"place": drawn.choice(["a; {b", "}\n{", '"; ["', "é"]), "days": drawn.randrange(9)})
+        for _ in range(drawn.randint(2, 4))
+    ]
+    written = [json.dumps({"name": call.name, "parameters": dict(call.arguments)}) for call in calls]
+    text = written[0] + "".join(drawn.choice(["; ", ";", "\n", ";\n", " "]) + each for each in written[1:])
+    text += drawn.choice(["", ";", " ;\n", "\n"])
+    for parts in (reply.read(text), in_pieces(reply, text, drawn)):
+        assert parts == Parts("", "", tuple(calls))
+    for other in (" and", "; no", '; {"a": 1}', "; {"):
+        assert reply.read(text + other) == Parts("", text + other)
 
 
 @pytest.mark.parametrize("keyword", ["$defs", "definitions"])

@@ -314,9 +314,12 @@ class PythonCalls(CallSyntax):
         raise last
 
 
+_AGAIN = re.compile(r"\s*;?\s*(?=[{\[])")  # another call, as Llama 3 separates them
+
+
 def bare_calls(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
-    """The calls of an output that is nothing else, as JSON or as Python, perhaps in a fence; empty if it is anything
-    else than calls of the tools."""
+    """The calls of an output that is nothing else, as JSON, of which several may follow each other, or as Python,
+    perhaps in a fence; empty if it is anything else than calls of the tools."""
     body = text.strip()
     if (fence := _FENCE.match(body)) is not None and body.endswith("```"):
         body = body[fence.end() : -3].strip()
@@ -326,9 +329,12 @@ def bare_calls(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
             continue
         try:
             calls, end = syntax.read(body, 0, tools)
+            while (again := _AGAIN.match(body, end)) is not None:
+                following, end = syntax.read(body, again.end(), tools)
+                calls += following
         except CallError:
             continue
-        if not body[end:].strip() and all(call.name in names for call in calls):
+        if not body[end:].strip(" \n;") and all(call.name in names for call in calls):
             return calls
     return []
 
