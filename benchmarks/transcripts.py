@@ -13,8 +13,7 @@ from tokenizers import Tokenizer
 
 from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
 from copyspec.sources import Source
-from copyspec.text.block_tokens import break_tokens, encode_block
-from copyspec.text.blocks import find_blocks
+from copyspec.text.blocks import break_tokens, encode_block, find_blocks
 from kit import places
 from kit.reporting import INPUTS, read_rows
 
@@ -56,7 +55,7 @@ class TokenRow:
     blocks: Sequence[Source] = ()
     """Candidate blocks of the prompt that may be the edited text."""
     breaks: frozenset[int] = frozenset()
-    """See `text.block_tokens.break_tokens`."""
+    """See `text.blocks.break_tokens`."""
 
 
 def read_transcripts(paths: Iterable[str | Path]) -> list[Transcript]:

@@ -389,7 +389,7 @@ def _engine(options: Mapping[str, object], *, corrects: bool = False) -> Engine:
         chosen = _choice({**loading, "model": configured})
     elif configured is not None:
         standard = ModelChoice(configured.model)
-        kept = {each.name: getattr(configured, each.name) for each in fields(configured)}
+        kept = {field.name: getattr(configured, field.name) for field in fields(configured)}
         kept = {name: value for name, value in kept.items() if name == "model" or value != getattr(standard, name)}
         chosen = _choice(kept | loading)
     elif "adapter" in loading and not os.environ.get(MODEL_VARIABLE) and _names_base(loading["adapter"]):

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from .rag.citing import Citation as Citation, citations as citations
     from .rag.iterative import IterativeRAG as IterativeRAG, RAGAnswer as RAGAnswer, RAGStream as RAGStream
     from .rag.iterative import ShownDocument as ShownDocument
-    from .rag.knn_datastore import KNNDatastore as KNNDatastore
+    from .rag.knn_lm import KNNDatastore as KNNDatastore
     from .rag.knn_lm import KNNAnswer as KNNAnswer, KNNLM as KNNLM, KNNOptions as KNNOptions
     from .rag.options import Speculation as Speculation
     from .rag.quoting import answer as answer, best_passage as best_passage, content_words as content_words

@@ -175,13 +175,13 @@ class GuardOptions:
         from .guards.languages import check_language
         from .guards.varieties import STYLES
 
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(each.default, bool):
-                check_flag(each.name, value)
-            elif isinstance(each.default, float):
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(field.default, bool):
+                check_flag(field.name, value)
+            elif isinstance(field.default, float):
                 is_number = isinstance(value, Real) and not isinstance(value, bool)
-                check_type(is_number, each.name, value, "a number")
+                check_type(is_number, field.name, value, "a number")
         for name in ("max_edit_ratio", "max_lost_ratio"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be a share of the words, at least 0")

@@ -40,7 +40,7 @@ def sentences(text: str) -> list[tuple[int, int]]:
     A full stop does not end a sentence after abbreviations, initials and list numbers, before lower-case letters, and
     inside numbers and URLs. Linear time. Line breaks count as white space, so pass one paragraph at a time.
     """
-    borders = [found.end() for found in _CANDIDATE.finditer(text) if _ends_sentence(text, found)]
+    borders = [match.end() for match in _CANDIDATE.finditer(text) if _ends_sentence(text, match)]
     found = []
     start = 0
     for end in [*borders, len(text)]:
@@ -68,15 +68,15 @@ def _ends_sentence(text: str, candidate: re.Match[str]) -> bool:
 
 def _ends_with_full_stop(before: str, following: str, *, at_start: bool) -> bool:
     """Whether a sentence ends at a full stop after `before`, if `following` is the next word."""
-    found = _WORD_BEFORE.search(before)
-    if not found:
+    match = _WORD_BEFORE.search(before)
+    if not match:
         return True
-    word, starts = found[0].lower(), following.lower() in _STARTERS
+    word, starts = match[0].lower(), following.lower() in _STARTERS
     if word in _NEVER_LAST:
         return False
     if word in _BEFORE_NUMBERS and following[:1].isdigit():
         return False
-    rest = before[: found.start()]
+    rest = before[: match.start()]
     opens = rest.endswith("\n") or rest.rstrip()[-1:] in (".", "!", "?", ":") or (at_start and not rest.strip())
     if opens and _LIST_NUMBER.match(word + "."):
         return False

@@ -10,7 +10,7 @@ from .dense import DenseRetriever as DenseRetriever, FaissRetriever as FaissRetr
 from .embedding import HuggingFaceEmbedder as HuggingFaceEmbedder
 from .faiss_index import FaissIndex as FaissIndex, FaissOptions as FaissOptions
 from .files import IndexFileError as IndexFileError
-from .headings import Heading as Heading
+from .passages import Heading as Heading
 from .hybrid import HybridRetriever as HybridRetriever
 from .passages import Document as Document, is_gone as is_gone, Passage as Passage, read_documents as read_documents
 from .passages import split_passages as split_passages, UNSTAMPED as UNSTAMPED

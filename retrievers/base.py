@@ -41,17 +41,19 @@ class Retriever(Protocol):
 
     Results depend on the query and the texts only, not on the other queries of a batch. `score` gives each text the
     same score as a search, so that a cache of some texts ranks them as the whole retriever does (RaLMSpec, Zhang et
-    al. 2024, section 3).
+    al. 2024, section 3). The package's own inherit what they need not do in a way of their own.
     """
 
     @property
     def texts(self) -> Sequence[str]:
         """The texts; a hit's id is an index into them."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self.texts)
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
         """Return at most `k` hits, best first; ties in the order of the texts. Raises ValueError for k < 1."""
+        return self.search_batch([check_query(query)], k)[0]
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
         """Return the results of `search` for each query; batched where that is faster."""

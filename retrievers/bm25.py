@@ -79,9 +79,6 @@ class BM25Retriever(Stored):
         """The texts; a hit's id is an index into them."""
         return self._held.texts
 
-    def __len__(self) -> int:
-        return len(self._held.texts)
-
     def scores(self, query: str) -> NDArray[np.float64]:
         """Return the score of every text for `query`. [len(self)]"""
         return self._scores(self._held, query)

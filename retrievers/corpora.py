@@ -367,7 +367,7 @@ def _stamps_after(
     A passage that is in two files is stored once, for the first of them. The stamp of the second, whose passages are
     `twins`, begins with SHARED. When the corpus loses a text, it may be such a passage: these files are then UNSTAMPED,
     so that they are read again and give it."""
-    shared = {file_of(each, given) for each in twins}
+    shared = {file_of(twin, given) for twin in twins}
     new = {
         file: SHARED * (file in shared) + stamp
         for file, stamp in given.items()

@@ -102,13 +102,6 @@ class DenseRetriever(Stored):
         """The index of the vectors."""
         return self._index
 
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
-        """Return at most `k` hits, best first; ties in the order of the texts. Raises ValueError for k < 1."""
-        return self.search_batch([check_query(query)], k)[0]
-
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
         """Return the results of `search` for each query, with one search of the index."""
         wanted = check_k(k)

@@ -152,14 +152,14 @@ class FaissIndex:
         if self._searcher is None:
             return [(np.empty(0, np.int64), np.empty(0, np.float64)) for _ in rows]
         step = _SERIAL if self.options.kind == "ivf" else max(1, len(rows))
-        found: list[Found] = []
+        candidates: list[Found] = []
         with self._place():
             wanted = min(k + _EXTRA, len(self))
             for start in range(0, len(rows), step):
                 part = rows[start : start + step]
                 _, ids = self._searcher.search(part, wanted)
-                found += [self._ordered(row, held, k) for row, held in zip(part, ids, strict=True)]
-        return found
+                candidates += [self._ordered(row, held, k) for row, held in zip(part, ids, strict=True)]
+        return candidates
 
     def vectors(self, ids: Sequence[int]) -> Vectors:
         """Return the vectors with these numbers. [len(ids), dimension]"""

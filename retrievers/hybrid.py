@@ -79,13 +79,6 @@ class HybridRetriever(Stored):
         """The texts; a hit's id is an index into them."""
         return self._retrievers[0].texts
 
-    def __len__(self) -> int:
-        return len(self._retrievers[0])
-
-    def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
-        """Return at most `k` hits, best first; ties in the order of the texts. Raises ValueError for k < 1."""
-        return self.search_batch([check_query(query)], k)[0]
-
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
         """Return the results of `search` for each query, with one batched search per retriever."""
         wanted, found = check_k(k), []
@@ -121,7 +114,7 @@ class HybridRetriever(Stored):
         if not more:
             return
         # Encoders first, without the lock: they are slow, and if one fails, none of the retrievers has the texts.
-        dense = [each for each in self._retrievers if isinstance(each, DenseRetriever)]
+        dense = [retriever for retriever in self._retrievers if isinstance(retriever, DenseRetriever)]
         vectors = [each.encoded(more, contexts) for each in dense]
         with ADDING:
             self._check_lengths()
@@ -136,7 +129,7 @@ class HybridRetriever(Stored):
                     other.add(more, contexts)  # type: ignore[call-arg]  # the protocol has no contexts
 
     def _check_lengths(self) -> None:
-        lengths = [len(each) for each in self._retrievers]
+        lengths = [len(retriever) for retriever in self._retrievers]
         if len({*lengths}) > 1:
             raise RuntimeError(
                 f"the retrievers hold {' and '.join(map(str, lengths))} texts: an addition reached only some of them; "
@@ -147,7 +140,7 @@ class HybridRetriever(Stored):
         """Write the files of both. Raises TypeError unless the retrievers are a BM25Retriever and a DenseRetriever."""
         first, second = (*self._retrievers, None)[:2]
         if not isinstance(first, BM25Retriever) or not isinstance(second, DenseRetriever) or len(self._retrievers) > 2:
-            kinds = ", ".join(type(each).__name__ for each in self._retrievers)
+            kinds = ", ".join(type(retriever).__name__ for retriever in self._retrievers)
             raise TypeError(
                 f"a hybrid on disk is a BM25Retriever and a DenseRetriever, got {kinds}; save each by itself"
             )

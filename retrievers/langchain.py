@@ -17,19 +17,20 @@ except ImportError as error:
         "copyspec.retrievers.langchain needs langchain-core: pip install 'langchain-core>=1.0,<2'"
     ) from error
 
+
 from pydantic import ConfigDict, Field, field_validator
 
 from copyspec.common.checks import brief, shown
 
 from . import files
-from .base import DEFAULT_K, Folder, Hit, Retriever, check_k
+from .base import DEFAULT_K, Folder, Hit, Retriever, best, check_k
 from .bm25 import BM25Retriever as BM25Search
 from .bm25 import Idf
 from .corpora import read_retriever
 from .dense import Encode, FaissRetriever
 from .embedding import HuggingFaceEmbedder
-from .filtering import search_among
 from .places import read_places
+from .reranking import RerankingRetriever
 from .saving import Written, saving
 from .terms import PLAIN, splitter
 from .vectors import checked
@@ -389,3 +390,35 @@ def _id_and_metadata(index: files.Opened, row: str) -> tuple[str | None, dict[st
         raise ValueError("no id and metadata")
     except (ValueError, TypeError, RecursionError) as error:
         raise index.wrong("documents", f"{row!r:.80}: {error!s:.80}") from None
+
+
+_GROWTH = 4  # a search that found too few is repeated with so many times as many hits
+
+
+def search_among(base: Retriever, query: str, k: int, ids: Sequence[int]) -> list[Hit]:
+    """Return the best `k` of the texts `ids`, which ascend; all of them if there are fewer.
+
+    Texts that no search returns (an approximate index and fusion rank only some) follow by their scores.
+    """
+    if isinstance(base, RerankingRetriever):  # its score takes long, and orders the best of its base
+        shortlist = search_among(base.base, query, base.depth, ids)
+        return _by_score(base, query, k, sorted(hit.id for hit in shortlist))
+    count, among, wanted = len(base), set(ids), min(k, len(ids))
+    if not wanted:
+        return []
+    limit = k
+    while True:
+        limit = min(limit * _GROWTH, count)
+        everything = base.search(query, limit)
+        hits = [hit for hit in everything if hit.id in among][:wanted]
+        if len(hits) == wanted:
+            return hits
+        if len(everything) < limit or limit == count:
+            break
+    missing = among.difference(hit.id for hit in hits)
+    return [*hits, *_by_score(base, query, wanted - len(hits), sorted(missing))]
+
+
+def _by_score(base: Retriever, query: str, k: int, ids: Sequence[int]) -> list[Hit]:
+    scores, texts = base.score(query, ids), base.texts
+    return [Hit(ids[i], float(scores[i]), texts[ids[i]]) for i in best(scores, k).tolist()]

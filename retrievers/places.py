@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from . import files
-from .base import ADDING, Folder
+from .base import ADDING, Folder, Retriever
 from .passages import Passage
 from .saving import Saving, saving
 
@@ -56,15 +56,10 @@ def keep_places(index: Saving, texts: Sequence[str]) -> None:
                 index.strings("retriever", held.strings("retriever"))
 
 
-class Stored(ABC):
+class Stored(Retriever, ABC):
     """A retriever that saves itself; its `load` enters `files.opened(folder, kind)` and gives that to its `read`."""
 
     kind: ClassVar[str]
-
-    @property
-    @abstractmethod
-    def texts(self) -> Sequence[str]:
-        """The texts; a hit's id is an index into them."""
 
     @abstractmethod
     def write_files(self, index: Saving) -> tuple[str, dict[str, object]]:

@@ -13,8 +13,8 @@ from copyspec.models.errors import LoadError, first_line
 from copyspec.models.pretrained import Pretrained
 
 from .base import DEFAULT_K, Folder, Hit, Retriever, best, check_ids, check_k, check_query, check_texts
+from .embedding import token_limit
 from .passages import without_surrogates
-from .pooling import token_limit
 
 if TYPE_CHECKING:
     import torch
@@ -86,7 +86,7 @@ class CrossEncoderScorer:
         return scores
 
 
-class RerankingRetriever:
+class RerankingRetriever(Retriever):
     """Reorders the best `depth` texts of `base` by `score`: a `CrossEncoderScorer`, or any function of pairs.
 
     Hits have its scores. Each pair is scored in a call of its own, so that its score does not depend on the batch. A
@@ -104,9 +104,6 @@ class RerankingRetriever:
     def texts(self) -> Sequence[str]:
         """The texts; a hit's id is an index into them."""
         return self.base.texts
-
-    def __len__(self) -> int:
-        return len(self.base)
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
         """Return at most `k` hits, and at most `depth`, best first; ties in the order of the texts. Raises ValueError
@@ -131,7 +128,7 @@ class RerankingRetriever:
 
     def _scores(self, query: str, texts: list[str]) -> NDArray[np.float64]:
         scores = [np.asarray(self._score([(query, text)]), np.float64).reshape(-1) for text in texts]
-        wrong = next((each for each in scores if len(each) != 1 or not np.isfinite(each[0])), None)
+        wrong = next((score for score in scores if len(score) != 1 or not np.isfinite(score[0])), None)
         if wrong is not None:
             raise ValueError(f"score made {wrong.tolist()!r:.80} of one pair; it must make one finite number of each")
         return np.concatenate(scores) if scores else np.empty(0)

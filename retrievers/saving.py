@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from copyspec.common.filesystem import NotRegularError, flush_folder, locked, open_regular, part_name, replacing
 
 from .base import Folder
-from .manifest import (
+from .files import (
     FORMAT,
     MANIFEST,
     Entry,

@@ -109,7 +109,8 @@ def test_the_wheel_holds_all_packages_and_the_default_model(wheel: Path) -> None
     model = ROOT / "copyspec" / "default_model"
     for file in [*model.glob("*.json"), *model.glob("*.safetensors"), *model.glob("*.jinja")]:
         assert f"copyspec/default_model/{file.name}" in names
-    assert {"copyspec/py.typed", "copyspec/drafters/predictors/english.npz"} <= names
+    assert {"copyspec/py.typed", "copyspec/engine/asking/elsewhere.txt"} <= names
+    assert "copyspec/drafters/predictors/english.npz" in names
     lists = {f"copyspec/pipelines/guards/english_{kind}.txt.gz" for kind in ("words", "rare")}
     assert lists | {"copyspec/pipelines/guards/english_words.LICENSE"} <= names
     assert not [name for name in names if name.endswith((".pyi", ".c", ".h"))]

@@ -24,8 +24,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from copyspec.drafters.predictors.head_files import EAGLE_WEIGHTS, MEDUSA_WEIGHTS
 from copyspec.drafters.predictors.heads import weights_of
-from copyspec.drafters.predictors.published_heads import EAGLE_WEIGHTS, MEDUSA_WEIGHTS
 from kit import places
 from training.chat_requests import Requests
 from training.head_trainer import HeadPlan, Trainer, Windows, save_heads

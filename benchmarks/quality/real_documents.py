@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,10 +22,12 @@ from pathlib import Path
 
 from copyspec.pipelines import Edit, GECPipeline, GuardOptions, Work
 from copyspec.pipelines.editing.journal import Journal
+from copyspec.pipelines.editing.runner import Piece  # type: ignore[import-not-found]
 from copyspec.pipelines.formats import format_of  # type: ignore[import-not-found]
 from copyspec.pipelines.formats.suffixes import SUFFIXES  # type: ignore[import-not-found]
 
 LEAST, MOST = 500, 4000  # bytes of a file
+_LARGER = {"ipynb": 40_000, "po": 60_000, "docx": 60_000}  # most bytes where few of them are prose
 _AROUND = 60  # characters of context on either side of an edit
 _SKIPPED = (
     "licen",
@@ -74,7 +77,7 @@ def drawn(folders: Iterable[Path], forms: Sequence[str], count: int, seed: int) 
                 or path.is_symlink()
             ):
                 continue
-            if LEAST <= path.stat().st_size <= MOST:
+            if LEAST <= path.stat().st_size <= _LARGER.get(form, MOST):
                 found[form].append((folder, path))
     chosen: list[tuple[Path, Path, str]] = []
     for form in forms:
@@ -93,12 +96,17 @@ def drawn(folders: Iterable[Path], forms: Sequence[str], count: int, seed: int) 
 def corrected(
     pipeline: GECPipeline, files: Iterable[tuple[Path, Path, str]], journal: Journal, words: Counter[str]
 ) -> Iterator[Listed]:
-    """Yield the edits of all files, and count the words that were asked about, by format."""
+    """Yield the edits of all files, and count the words that were asked about, by format. A file that `gec` refuses is
+    named on standard error."""
 
     def works() -> Iterator[Work[tuple[str, str]]]:
         for folder, path, form in files:
-            with path.open("rb") as stream:
-                parts = list(format_of(path).read(stream))
+            try:
+                with path.open("rb") as stream:
+                    parts = list(format_of(path).read(stream))
+            except (OSError, ValueError) as error:
+                print(f"{path}: left out: {error}", file=sys.stderr)
+                continue
             yield from (Work((str(path.relative_to(folder)), form), part, journal, parts) for part in parts)
 
     line, last = 1, ""
@@ -106,7 +114,8 @@ def corrected(
         assert done.part is not None
         text, (name, form) = done.part.text, done.owner
         line, last = line if name == last else 1, name
-        words[form] += sum(len(text[piece.segment.start : piece.segment.end].split()) for piece in done.pieces)
+        asked = [piece.segment for piece in done.pieces if not _is_foreign(piece)]
+        words[form] += sum(len(text[each.start : each.end].split()) for each in asked)
         verdicts = [verdict for piece in done.pieces for verdict in piece.checked.verdicts]
         for edit in done.edits:
             was, before = text[edit.start : edit.end], text[max(0, edit.start - _AROUND) : edit.start]
@@ -115,6 +124,11 @@ def corrected(
             account = next((each.account() for each in verdicts if _has(each.edit, edit)), "")
             yield Listed(name, form, line + text.count("\n", 0, edit.start), context, account)
         line += text.count("\n")
+
+
+def _is_foreign(piece: Piece) -> bool:
+    """Whether a text was left alone because of its language."""
+    return piece.checked.refusal is not None and piece.checked.refusal.reason == "language"
 
 
 def _has(change: Edit, edit: Edit) -> bool:

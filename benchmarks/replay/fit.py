@@ -34,8 +34,8 @@ from benchmarks.transcripts import (
 from copyspec.budget import Budget
 from copyspec.drafters.copying import situations
 from copyspec.drafters.copying.drafter import CopyDrafter
+from copyspec.drafters.copying.estimates import FOUND, NAMED, Priors
 from copyspec.drafters.copying.growth import SURE_WEIGHT, join
-from copyspec.drafters.copying.priors import FOUND, NAMED, Priors
 from copyspec.tree import ROOT
 from kit import places
 from kit.reporting import ratio

@@ -121,7 +121,7 @@ def _command(name: str | None) -> Callable[..., object]:
 
 def _named(arguments: Sequence[str]) -> str | None:
     """The command that the arguments begin with, behind the application's own options."""
-    first = next((each for each in arguments if each not in ("-v", "--verbose")), None)
+    first = next((argument for argument in arguments if argument not in ("-v", "--verbose")), None)
     return first if first in COMMANDS else None
 
 

@@ -119,7 +119,7 @@ def apply(
             else:
                 files = [] if folders else [Path(path) for path in paths]
                 outcomes = list(apply_to_files(pipeline, text, root, files, instruction))
-            is_refused = any(each.applied.refusal is not None for each in outcomes)
+            is_refused = any(outcome.applied.refusal is not None for outcome in outcomes)
             backups = list[Path]()
             if replacing.in_place and not is_refused:
                 backups = write_files([each.change for each in outcomes if each.is_changed], root, suffix)
@@ -169,8 +169,8 @@ def _print(outcomes: Sequence[FileApplied], whole: bool) -> None:
     from copyspec.pipelines import base_of_diff, path_in_diff
 
     base = base_of_diff([os.fspath(each.path) for each in outcomes if os.fspath(each.path) != STDIN])
-    for each in outcomes:
-        path, applied = os.fspath(each.path), each.applied
+    for outcome in outcomes:
+        path, applied = os.fspath(outcome.path), outcome.applied
         name = path if path == STDIN else path_in_diff(path, base)
         for line in [applied.text] if whole else applied.diff(name):
             echo_bytes(line.encode("utf-8", "surrogateescape"))
@@ -179,16 +179,16 @@ def _print(outcomes: Sequence[FileApplied], whole: bool) -> None:
 
 def _tell(outcomes: Sequence[FileApplied], backups: Sequence[Path], is_refused: bool, quiet: bool) -> None:
     """Say on stderr what became of each file."""
-    for each in outcomes:
-        refusal = each.applied.refusal
+    for outcome in outcomes:
+        refusal = outcome.applied.refusal
         if refusal is not None:
             detail = in_options(refusal.detail, {name: f"--{name.replace('_', '-')}" for name in _NAMED})
             detail = detail.replace("give a model", "name a model (--model or --server)")
-            echo(f"copyspec: {each.path} is left unchanged: {detail}", err=True)
+            echo(f"copyspec: {outcome.path} is left unchanged: {detail}", err=True)
         elif not quiet:
-            how = f"could be {each.applied.how}, and is left unchanged too" if is_refused else each.applied.how
-            stats = each.applied.result.stats if each.applied.result is not None else None
+            how = f"could be {outcome.applied.how}, and is left unchanged too" if is_refused else outcome.applied.how
+            stats = outcome.applied.result.stats if outcome.applied.result is not None else None
             passes = f", {stats.num_output_tokens} tokens in {stats.num_passes} passes" if stats is not None else ""
-            echo(f"{each.path}: {how}{passes}", err=True)
+            echo(f"{outcome.path}: {how}{passes}", err=True)
     for path in () if quiet else backups:
         echo(f"copyspec: an old file is kept as {os.path.relpath(path)}", err=True)

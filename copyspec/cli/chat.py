@@ -199,7 +199,7 @@ class Conversation:
         from copyspec.engine.asking.inputs import PromptTooLongError
 
         if isinstance(self.engine, Remote):
-            return self.engine.fits("\n".join(each["content"] for each in messages))
+            return self.engine.fits("\n".join(message["content"] for message in messages))
         try:
             (job, *_), _ = self.engine.jobs(messages, None, check_options({**self.options, "drafter": "none"}))
         except PromptTooLongError:

@@ -139,7 +139,7 @@ def generate(
     if str(html) == STDIN and (shows or streams):
         raise UsageError("--html - writes the page to stdout; leave out what else is printed there, or name a file")
     if remote is not None:
-        from copyspec.client.requests import OPTIONS
+        from copyspec.client.dialects import OPTIONS
 
         options = {name: value for name, value in options.items() if name in OPTIONS}
     with usage_told(remote, quiet=not stats):

@@ -341,7 +341,7 @@ class PositionConverter:
 
     def __init__(self, text: str, encoding: lsp.PositionEncodingKind | str | None) -> None:
         self._text = text
-        self._starts = [0, *(found.end() for found in _LINE_END.finditer(text))]
+        self._starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
         self._encoding = _value(encoding or lsp.PositionEncodingKind.Utf16)
 
     def position(self, offset: int) -> lsp.Position:

@@ -47,7 +47,7 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def option_names(kind: Any) -> dict[str, str]:
     """The options of a dataclass, by the names of its fields."""
-    return {each.name: _name(each).partition("/")[0] for each in fields(kind) if "help" in each.metadata}
+    return {field.name: _name(field).partition("/")[0] for field in fields(kind) if "help" in field.metadata}
 
 
 def _name(field: Field[Any]) -> str:

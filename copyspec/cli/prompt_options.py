@@ -40,8 +40,8 @@ class PromptTexts:
         a file that is read."""
         text = read_prompt(prompt, self.file)
         check_outputs(outputs, [self.file, self.edit_file, *self.reference_file])
-        for each in self.references:
-            hint_at_file("--reference", each, "--reference-file")
+        for reference in self.references:
+            hint_at_file("--reference", reference, "--reference-file")
         references = [*self.references, *(read(path, "--reference-file") for path in self.reference_file)]
         chat = "auto" if self.chat is None else self.chat
         edited = read_edited(self.edit_source, self.edit_file)

@@ -181,7 +181,7 @@ class _Answerer:
                 return self._nothing(question, "the model finds none in the passages")
             beside = "too little of the question stands in or near any sentence"
             return self._nothing(question, beside if holds else missing)
-        sources = [_Source.of(each, answer.text, self.passages[each.document]) for each in answer.citations]
+        sources = [_Source.of(citation, answer.text, self.passages[citation.document]) for citation in answer.citations]
         text = answer.text if sources else answer.text.strip()
         shown = _AnswerView(question, text, answer.is_sure, answer.result, sources)
         if self.html is not None:
@@ -203,7 +203,7 @@ class _Answerer:
         answers = DocumentAnswers(
             self.retriever,
             model=self.engine,
-            contexts=[each.context for each in self.passages],
+            contexts=[passage.context for passage in self.passages],
             k=self.k,
             instruction=self.instruction,
             max_new_tokens=self.max_new_tokens,
@@ -262,9 +262,9 @@ def _provenance(answer: str, citations: Sequence[Citation], passages: Sequence[P
         name = f"{name}, from character {passage.start}" if passage.start else name
         sources.append(SourceText(name, "passage", None, passage.text))
     pieces = []
-    for each in citations:
-        place = TextPlace(numbers[each.document], each.document_start, each.document_end)
-        pieces.append(CopiedPiece(each.start, each.end, place))
+    for citation in citations:
+        place = TextPlace(numbers[citation.document], citation.document_start, citation.document_end)
+        pieces.append(CopiedPiece(citation.start, citation.end, place))
     return Provenance(answer, tuple(sources), tuple(pieces))
 
 
@@ -332,6 +332,6 @@ class _AnswerView:
             "text": self.answer,
             "is_sure": self.is_sure,
             "finish_reason": self.result.finish_reason if self.result is not None else None,
-            "sources": [asdict(each) for each in self.sources],
+            "sources": [asdict(source) for source in self.sources],
             "stats": self.result.stats.to_dict() if self.result is not None else None,
         }

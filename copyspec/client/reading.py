@@ -121,10 +121,10 @@ def finish_of(reason: str) -> str:
 
 def parts_of(text: str, reasoning: str = "") -> Parts:
     """An answer and the thought before it, which some servers leave in the text."""
-    found = _THOUGHT.match(text)
-    if found is None or reasoning:
+    match = _THOUGHT.match(text)
+    if match is None or reasoning:
         return Parts(reasoning, text)
-    return Parts(found[1].strip(), text[found.end() :])
+    return Parts(match[1].strip(), text[match.end() :])
 
 
 def usage_of(value: object) -> dict[str, int]:
@@ -174,7 +174,7 @@ def changes_by_text(source: str, output: str, logprobs: Sequence[TokenLogprob]) 
     """The changes of an output with their margins: how much likelier its first other token was than the source's own.
     If that is not among the most likely ones, the margin is the least that it can be."""
     starts = [0, *accumulate(len(each.token) for each in logprobs)]
-    written = "".join(each.token for each in logprobs)
+    written = "".join(logprob.token for logprob in logprobs)
     shift = written.find(output)  # tokens may begin with a space that the answer leaves out
     was, now = _WORD.findall(source), _WORD.findall(output)
     if shift < 0 or not output or len(was) * len(now) > MAX_CELLS:
@@ -198,7 +198,7 @@ def _margin(token: TokenLogprob, own: str) -> float:
     others = [each for each in token.top if each.token != token.token and each.token]
     if alike := [each.logprob for each in others if own and (own.startswith(each.token) or each.token.startswith(own))]:
         return token.logprob - max(alike)
-    left = 1.0 - math.exp(token.logprob) - sum(math.exp(each.logprob) for each in others)
+    left = 1.0 - math.exp(token.logprob) - sum(math.exp(other.logprob) for other in others)
     bounds = [math.log(max(left, 1e-9)), *(each.logprob for each in others)]
     return token.logprob - min(bounds)
 

@@ -15,15 +15,14 @@ from typing import Any, ClassVar
 
 from copyspec.client import reading
 from copyspec.client.asking import Asking
-from copyspec.client.dialects import DIALECTS, Card, Dialect, Name, dialect_of
-from copyspec.client.feeding import as_ended
-from copyspec.client.requests import ChatRequest, request_for, request_of
+from copyspec.client.dialects import DIALECTS, Card, ChatRequest, Dialect, Name, dialect_of, request_for, request_of
 from copyspec.client.sending import (
     CHAT,
     AgainError,
     RefusedError,
     Sender,
     ServerError,
+    as_ended,
     check_url,
     errors_of,
     is_loopback,
@@ -75,9 +74,9 @@ class Usage:
 
     def add(self, counts: Mapping[str, int]) -> None:
         self.requests += 1
-        for each in fields(self):
-            if each.name != "requests":
-                setattr(self, each.name, getattr(self, each.name) + counts.get(each.name, 0))
+        for field in fields(self):
+            if field.name != "requests":
+                setattr(self, field.name, getattr(self, field.name) + counts.get(field.name, 0))
 
 
 class Remote:

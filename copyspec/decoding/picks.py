@@ -1,18 +1,141 @@
-"""The picks of a batch's rows: the target's own tokens at the root and the nodes of each row's tree."""
+"""The picks of a batch's rows: the target's own tokens at the root and the nodes of each row's tree.
+
+Scores are processed for all rows at once, so that the number of kernel launches does not grow with the batch: the nodes
+of all rows are concatenated, sorted by sampling settings: one gather of the logits for all, then one temperature and
+truncation per group of equal settings. A repetition penalty depends on the tokens before a node; it is computed for all
+nodes from the row's tokens and the node's path. The scores equal those of each row alone bit by bit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
 from copyspec.decoding.row import Row
 from copyspec.targets.hooks.states import RowStates
 from copyspec.targets.scores import Scores
-from copyspec.tree import DraftTree
-from copyspec.verification.at_once import picks_at_once
-from copyspec.verification.picking import Picks, best_picks
+from copyspec.tree import ROOT, DraftTree
+from copyspec.verification.noise import noise_of, position_keys
+from copyspec.verification.picking import Picker, Picks, ScoredPicks, best_picks
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class _Layout(NamedTuple):
+    """How the nodes of all rows are concatenated: n nodes, k noise keys, p penalised tokens."""
+
+    order: list[int]  # rows, sorted by sampling settings
+    sizes: list[int]  # nodes of each row in `order`, including its root
+    groups: list[tuple[int, int, Picker]]  # first node and end of each group of equal sampling settings
+    nodes: torch.Tensor  # [3, n]: index in the scores, index of its noise key, index of its row in `order`
+    keys: torch.Tensor  # [2, k]
+    joined: torch.Tensor  # [2, p]: index of a row in `order`, token that joined its output since the last pass
+    on_path: torch.Tensor  # [2, p]: node, a draft token on its path
+    penalties: torch.Tensor  # [B], by index in `order`
+
+
+def picks_at_once(
+    pickers: Sequence[Picker], trees: Sequence[DraftTree], given: Scores, rows: Sequence[int]
+) -> list[ScoredPicks]:
+    """Pick the tokens of these rows of the batch with a single read from the device.
+
+    None of the rows may have a logit bias or `depends_on_history`.
+    `given` are those of all rows of the batch; `pickers` and `trees` belong to `rows`.
+    """
+    logits = given.logits
+    layout = _lay_out(pickers, trees, np.array([given.starts[row] for row in rows]), logits.device)
+    indices, places, _ = layout.nodes
+    scores = logits[indices].to(torch.float32)
+    if any(picker.penalty != 1.0 for picker in pickers):
+        scores = _penalised(scores, [pickers[row] for row in layout.order], layout)
+    noise = noise_of(layout.keys, logits.shape[-1]) if layout.keys.shape[1] else None
+    found = []
+    for first, last, picker in layout.groups:
+        part = scores[first:last]
+        if not picker.sampling.is_greedy:
+            assert noise is not None
+            part = picker.perturb(part, noise[places[first:last]])
+        found.append(part)
+    scores = found[0] if len(found) == 1 else torch.cat(found)
+    tokens = scores.argmax(-1).tolist()
+    picks: list[ScoredPicks | None] = [None] * len(pickers)
+    first = 0
+    for row, size in zip(layout.order, layout.sizes, strict=True):
+        picks[row] = ScoredPicks(tokens[first : first + size], scores, first)
+        first += size
+    return [each for each in picks if each is not None]
+
+
+def _lay_out(
+    pickers: Sequence[Picker], trees: Sequence[DraftTree], roots: npt.NDArray[np.int64], device: torch.device
+) -> _Layout:
+    """Pack everything that depends on the rows into one transfer to the device."""
+    order = sorted(range(len(pickers)), key=lambda row: pickers[row].kind)
+    sizes = [1 + len(trees[row]) for row in order]
+    places = np.zeros(sum(sizes), np.int64)
+    keys: list[npt.NDArray[np.int64]] = [np.zeros((2, 0), np.int64)]
+    pending: list[tuple[int, int]] = []
+    on_path: list[tuple[int, int]] = []
+    groups: list[tuple[int, int, Picker]] = []
+    first = noises = 0
+    for index, (row, size) in enumerate(zip(order, sizes, strict=True)):
+        picker, tree = pickers[row], trees[row]
+        if not groups or groups[-1][2].kind != picker.kind:
+            groups.append((first, first, picker))
+        groups[-1] = (groups[-1][0], first + size, groups[-1][2])
+        if not picker.sampling.is_greedy:
+            depths = [0, *tree.depths()]
+            places[first : first + size] = np.add(depths, noises)
+            keys.append(position_keys(picker.sampling.seed, picker.sampling.sample, picker.positions(max(depths))))
+            noises += 1 + max(depths)
+        if picker.penalty != 1.0:
+            pending += [(index, token) for token in picker.take_pending()]
+            on_path += _paths(tree, first)
+        first += size
+    columns, indices = np.concatenate([np.arange(size) for size in sizes]), np.repeat(np.arange(len(order)), sizes)
+    parts = [
+        np.stack([roots[order][indices] + columns, places, indices]),
+        np.concatenate(keys, axis=1),
+        np.array(pending, np.int64).reshape(-1, 2).T,
+        np.array(on_path, np.int64).reshape(-1, 2).T,
+        np.array([pickers[row].penalty for row in order]).view(np.int64),
+    ]
+    host = torch.from_numpy(np.concatenate([part.ravel() for part in parts]))
+    packed = host.to(device, non_blocking=device.type == "cuda")  # as in `ModelFacts`
+    nodes, of_noise, joined, before, penalties = (
+        each.view(part.shape)
+        for each, part in zip(torch.split(packed, [part.size for part in parts]), parts, strict=True)
+    )
+    penalties = penalties.view(torch.float64).to(torch.float32)
+    return _Layout(order, sizes, groups, nodes, of_noise, joined, before, penalties)
+
+
+def _paths(tree: DraftTree, first: int) -> list[tuple[int, int]]:
+    """Pair each node with every token on its path, its own included; `first` is the index of the tree's root."""
+    found: list[list[int]] = []
+    for parent, token in zip(tree.parents, tree.tokens, strict=True):
+        found.append([token] if parent == ROOT else [*found[parent], token])
+    return [(first + 1 + node, token) for node, tokens in enumerate(found) for token in tokens]
+
+
+def _penalised(scores: torch.Tensor, pickers: Sequence[Picker], layout: _Layout) -> torch.Tensor:
+    """Apply each row's repetition penalty to the tokens before each node: positive scores are divided by it, negative
+    ones multiplied (Keskar et al. 2019, arXiv 1909.05858, as in transformers)."""
+    nothing, yes = scores.new_zeros(scores.shape[1], dtype=torch.bool), scores.new_ones((), dtype=torch.bool)
+    seen = torch.stack([nothing if picker.seen is None else picker.seen for picker in pickers])
+    seen.index_put_((layout.joined[0], layout.joined[1]), yes)
+    for picker, of_row in zip(pickers, seen, strict=True):
+        picker.seen = of_row if picker.penalty != 1.0 else None
+    before = seen[layout.nodes[2]]
+    before.index_put_((layout.on_path[0], layout.on_path[1]), yes)
+    penalty = layout.penalties[layout.nodes[2]].unsqueeze(1)
+    return torch.where(before, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+
 
 JOINT_NUMBERS = 1 << 17
 """Maximum number of scores that a CPU processes for all rows at once: more would leave its cache between operators."""

@@ -35,7 +35,7 @@ def create(
     encoder-decoder models, where that source is followed as the edited text if there is no other.
     `predictors`: factories of the row's predictors, which draft beside the copies, or alone if `copies` is false.
     `ngrams`: n-grams of the language in the target's tokens, drafted where nothing is copied.
-    `breaks`: tokens that end an introduction before the edited text (`text.block_tokens.break_tokens`).
+    `breaks`: tokens that end an introduction before the edited text (`text.blocks.break_tokens`).
     `at_once`: False leaves the index of a CopyDrafter's sources to its `prepare`.
     `comparisons`: those of the edited text with its versions, by all rows of the call; None: the row makes its own.
     """

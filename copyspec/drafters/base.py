@@ -103,13 +103,13 @@ class Composite:
     @property
     def wanted_layers(self) -> Sequence[int]:
         """As `Drafter.wanted_layers`."""
-        return sorted({layer for each in self._parts for layer in wanted_layers(each)})
+        return sorted({layer for part in self._parts for layer in wanted_layers(part)})
 
     def observe(self, scored: ScoredDraft) -> None:
         """Pass `scored` on to every part that observes."""
-        for each in self._parts:
-            if observes(each):
-                each.observe(scored)  # type: ignore[attr-defined]
+        for part in self._parts:
+            if observes(part):
+                part.observe(scored)  # type: ignore[attr-defined]
 
 
 def observes(drafter: object) -> bool:

@@ -128,7 +128,7 @@ def _with_drafters(tree: DraftTree, grown: Grown, predictors: Sequence[Predictor
     `tree` is a reordered prefix of `grown`, so nodes are matched by token path."""
     if not any([number >= 0 for number in grown.predictor_of]):
         return tree
-    kinds = [each.kind for each in predictors]
+    kinds = [predictor.kind for predictor in predictors]
     nodes = zip(paths(grown.tokens, grown.parents), grown.predictor_of, strict=True)
     drafters = {path: kinds[number] for path, number in nodes if number >= 0}
     return replace(tree, drafters=[drafters.get(path) for path in paths(tree.tokens, tree.parents)])
@@ -139,7 +139,7 @@ def grow_with_models(
 ) -> tuple[Grown, float]:
     """Grow a tree, let the models read it, and grow it again with their predictions, as long as that pays. Returns the
     last tree, and the seconds that models ran whose time was not known before."""
-    calls = [PredictorCalls(each.predict, each.weight, each.is_model) for each in predictors]
+    calls = [PredictorCalls(predictor.predict, predictor.weight, predictor.is_model) for predictor in predictors]
     grown, models, unmeasured = grow_with(calls), list(filter(_is_neural, predictors)), 0.0
 
     def run(model: NeuralPredictor, tree: DraftTree) -> bool:

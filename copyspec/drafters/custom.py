@@ -234,7 +234,7 @@ def _likeliest_chain_first(parents: Sequence[int], kept: set[int], scores: Seque
     chain: list[int] = []
     node = ROOT
     while children := [each for each in kept if parents[each] == node]:
-        node = max(children, key=lambda each: (scores[each], -each))
+        node = max(children, key=lambda child: (scores[child], -child))
         chain.append(node)
     rest = sorted(kept.difference(chain))
     return [*chain, *rest]

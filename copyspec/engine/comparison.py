@@ -134,8 +134,8 @@ def _run(
 
 
 def _warm_up(engine: Engine, prompt: object, references: object, options: tuple[CallOptions, ...]) -> None:
-    for each in options:
-        short = replace(each, max_new_tokens=min(each.limit or WARM_UP_TOKENS, WARM_UP_TOKENS), max_tokens=None)
+    for option in options:
+        short = replace(option, max_new_tokens=min(option.limit or WARM_UP_TOKENS, WARM_UP_TOKENS), max_tokens=None)
         jobs, _ = engine.jobs(prompt, references, short)
         for _ in engine.steps([jobs[0].request], short):
             pass

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar, overload
 
 import torch
 
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from copyspec.models.loading import ModelChoice
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _UNLOADED = ("model", "_target", "_job_maker", "_threads")
 """Attributes that `unload` removes."""
@@ -339,10 +341,13 @@ class Engine:
         mend = partial(restore_after_interrupt, self.model)
         return RewindableSequence(self._target, lambda: make_job().request, options.draft, self._costs, passes, mend)
 
-    def lend(self, copy: torch.nn.Module) -> None:
-        """Let a copy of the model that shares its weights multiply them as passes do, from packed copies."""
+    def lend(self, copy: torch.nn.Module) -> Callable[[Callable[[], T]], T]:
+        """Let a copy of the model that shares its weights multiply them as passes do, from packed copies. Returns a
+        function that runs a pass of the copy on the number of threads that pays."""
         if (linears := getattr(self._target, "linears", None)) is not None:
             linears.lend(copy)
+        is_on_cpu = self._target.device.type == "cpu"
+        return lambda call: (Passes(tuple, self._threads, self.threads) if is_on_cpu else Passes(tuple)).run(call)
 
     def unload(self) -> None:
         """Release the model; it is freed when running streams have ended. New calls raise RuntimeError."""

@@ -59,8 +59,8 @@ class CopySpecGenerator:
         result = self._engine.generate(prompt, references=held or None, **given)
         samples = result.samples or (result,)
         meta = [
-            {"finish_reason": each.finish_reason, "stats": each.stats.to_dict(), "spans": list(each.spans)}
-            for each in samples
+            {"finish_reason": sample.finish_reason, "stats": sample.stats.to_dict(), "spans": list(sample.spans)}
+            for sample in samples
         ]
         return {"replies": [each.text for each in samples], "meta": meta}
 

@@ -195,7 +195,7 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
 def _turns(messages: Sequence[ChatMessage]) -> list[dict[str, str]]:
     """The messages for the chat template. Raises ValueError for content that is not text."""
     for number, message in enumerate(messages):
-        kinds = {each.block_type for each in message.blocks} - {"text", "thinking"}
+        kinds = {block.block_type for block in message.blocks} - {"text", "thinking"}
         if kinds:
             raise ValueError(f"messages[{number}] holds {', '.join(sorted(kinds))}: the model reads text only")
     return [

@@ -2,7 +2,7 @@
 
 P is the target's distribution at a node after all processors, Q the one that a drafter drew from. Every rule draws the
 next token from P in a way that agrees with the drafts as often as it can. A rule therefore returns a single token, and
-the walk along the tree is the same for all (`walk.walk`).
+the walk along the tree is the same for all (`verification.picking.walk`).
 
 A copied child counts as a draw from a one-hot Q. At each node the drawn children are tried first, in the order drawn,
 then the copied ones. A rejected token has no mass left. So a copied child that equals a drawn token need not be tried

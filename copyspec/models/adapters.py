@@ -91,14 +91,14 @@ def read_adapter(folder: Path) -> LowRank:
         raise FileError(f"{ADAPTER_WEIGHTS} cannot be read: {first_line(error)}") from error
     halves: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
-        found = _NAMED.fullmatch(name)
-        if found is None:
+        match = _NAMED.fullmatch(name)
+        if match is None:
             raise FileError(f"{ADAPTER_WEIGHTS} has {name[:100]!r}, which is not part of a LoRA adapter")
         if not tensor.is_floating_point() or tensor.ndim != 2:
             raise FileError(f"{ADAPTER_WEIGHTS} has {name!r} of {tensor.dtype} {tuple(tensor.shape)}, no matrix")
         if not tensor.float().isfinite().all():
             raise FileError(f"{ADAPTER_WEIGHTS} has {name!r} with numbers that are not finite")
-        halves.setdefault(f"{found[1]}.weight", {})[found[2]] = tensor
+        halves.setdefault(f"{match[1]}.weight", {})[match[2]] = tensor
     if not halves:
         raise FileError(f"{ADAPTER_WEIGHTS} holds nothing")
     parts = {}

@@ -153,7 +153,7 @@ def check_config(found: Mapping[str, object], *, trusted: bool) -> None:
         numbers = value if isinstance(value, list) else [value]
         if _REPEATS.search(key) and any(isinstance(each, (int, float)) and each > MAX_REPEATS for each in numbers):
             raise FileError(f"{CONFIG} has {path}={_short(value)}, more than {MAX_REPEATS:,}")
-        if _WINDOWS.search(key) and not all(each is None or isinstance(each, (int, float)) for each in numbers):
+        if _WINDOWS.search(key) and not all(number is None or isinstance(number, (int, float)) for number in numbers):
             raise FileError(f"{CONFIG} has {path}={_short(value)}, which is not a number")
         if trusted:
             continue

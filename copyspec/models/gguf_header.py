@@ -168,14 +168,14 @@ def _check_layers(settings: dict[str, Value], tensors: list[_Tensor]) -> None:
     billion of them if it is told so. It reads that number from the key of any architecture it knows."""
     stacks = dict[str, set[int]]()  # an encoder and a decoder count their layers apart
     for tensor in tensors:
-        if found := _LAYER.match(tensor.name):
-            stacks.setdefault(found[1] or "", set()).add(int(found[2]))
-    for held in stacks.values():
-        if len(held) > MAX_REPEATS:
-            raise FileError(f"it holds {len(held):,} layers, more than {MAX_REPEATS:,}")
-        gap = next(number for number in range(len(held) + 1) if number not in held)
-        if gap < len(held):
-            raise FileError(f"it holds layer {max(held)}, but not layer {gap}")
+        if match := _LAYER.match(tensor.name):
+            stacks.setdefault(match[1] or "", set()).add(int(match[2]))
+    for stack in stacks.values():
+        if len(stack) > MAX_REPEATS:
+            raise FileError(f"it holds {len(stack):,} layers, more than {MAX_REPEATS:,}")
+        gap = next(number for number in range(len(stack) + 1) if number not in stack)
+        if gap < len(stack):
+            raise FileError(f"it holds layer {max(stack)}, but not layer {gap}")
     counts = [len(held) for held in stacks.values()] or [0]
     for key in filter(_LAYERS.fullmatch, settings):
         named = settings[key]

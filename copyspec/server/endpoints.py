@@ -38,11 +38,10 @@ from copyspec.server.errors import (
     json_response,
 )
 from copyspec.server.gate import Gate
-from copyspec.server.limits import count_characters
 from copyspec.server.metrics import CONTENT_TYPE, Metrics
 from copyspec.server.replies import DONE, Json, Replies, as_json, server_sent
 from copyspec.server.schemas import ChatBody, CompletionBody, TokenizeBody
-from copyspec.server.settings import ServerSettings
+from copyspec.server.settings import ServerSettings, count_characters
 from copyspec.text.chat import ChatError, check_chat
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")  # OpenAI's; a template may know more

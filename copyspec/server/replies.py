@@ -24,7 +24,7 @@ def usage(results: Sequence[Result]) -> Json:
     predictions."""
     outputs = [sample for result in results for sample in (result.samples or (result,))]
     prompt = sum(result.prompt_tokens for result in results)
-    written = sum(len(each.token_ids) for each in outputs)
+    written = sum(len(output.token_ids) for output in outputs)
     accepted = sum(each.stats.num_accepted_tokens for each in outputs)
     drafted = sum(each.stats.num_draft_tokens for each in outputs)
     details = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
@@ -81,7 +81,7 @@ class Replies:
         if self.with_logprobs and chunk.logprobs:
             choices = choices or [self._delta(index, {"content": ""})]
             choices[0] |= {"logprobs": _logprobs(chunk.logprobs, is_last=result is not None)}
-        return [self._event([each]) for each in (choices if result is None else [*choices, last])]
+        return [self._event([choice]) for choice in (choices if result is None else [*choices, last])]
 
     def last(self, results: Sequence[Result]) -> list[Json]:
         """The closing events of a stream."""
@@ -115,7 +115,7 @@ class Replies:
     def _places(self, output: Result) -> Json:
         found: Json = {"spans": [asdict(span) for span in output.spans]} if self.with_spans else {}
         if self.with_changes:
-            changes = [asdict(each) for each in output.changes]
+            changes = [asdict(change) for change in output.changes]
             found["changes"] = [each | {"margin": _finite(each["margin"])} for each in changes]
         return found
 

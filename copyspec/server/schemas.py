@@ -9,10 +9,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from copyspec.common.checks import brief, check_number, check_whole, is_ids, shown
-from copyspec.engine.asking.unknown import ELSEWHERE, MAX_NAME, reject_unknown
+from copyspec.engine.asking.unknown import MAX_NAME, elsewhere, reject_unknown
 from copyspec.options import MIN_TEMPERATURE
 from copyspec.server.errors import FieldError
-from copyspec.server.limits import check_references, count_characters
+from copyspec.server.settings import check_references, count_characters
 
 IGNORED = frozenset(
     (
@@ -148,7 +148,7 @@ class SharedBody(BaseModel):
         if name in RENAMED:
             raise ValueError(f"unknown option {name!r}; here it is {RENAMED[name]}")
         # Names of other libraries, for what has no field here: the Python option that they stand for would not help.
-        other = ELSEWHERE.get(name)
+        other = elsewhere().get(name)
         if other and ("generation_config" in other or re.split(r"\W", other)[0] not in ("not", *fields)):
             raise ValueError(f"{name} is not supported here: leave it out")
         reject_unknown({name: value}, fields)

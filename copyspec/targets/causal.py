@@ -20,7 +20,7 @@ from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_fac
 from copyspec.targets.hooks.attention import ROWS, masked_attention, takes_masks, without_cudnn_attention
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
-from copyspec.targets.hooks.recurrence import special_layers
+from copyspec.targets.hooks.recurrence import State, special_layers
 from copyspec.targets.hooks.row_attention import NotByRow, RowAttention, attending, attends_by_interface
 from copyspec.targets.hooks.states import HiddenStates, RowStates, hidden_states
 from copyspec.targets.limits import encoder_length
@@ -257,12 +257,17 @@ class TreeSession(ABC):
         self._cache, self._states = PassCache(), None
         self._rows = []
 
-    def contents(self, row: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Keys and values of each layer of a row, [H, S, D]. Raises ValueError if a layer has none of its own."""
+    def contents(self, row: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values of a row by layer, [H, S, D]. Raises ValueError if a layer of a model without recurrent ones
+        has none of its own."""
         layers = self._rows[row].layers
-        if sorted(layers) != list(range(len(layers))):
+        if not self._target.layer_parts and sorted(layers) != list(range(len(layers))):
             raise ValueError("some of its layers keep no keys and values of their own")
-        return [(layers[number].keys, layers[number].values) for number in range(len(layers))]
+        return {number: (layers[number].keys, layers[number].values) for number in sorted(layers)}
+
+    def states(self, row: int) -> list[State]:
+        """The recurrent states of a row, by mixer."""
+        return [] if self._states is None else self._states.of(row)
 
     @abstractmethod
     def _call(self, tokens: torch.Tensor, positions: torch.Tensor, masks: Any) -> torch.Tensor:

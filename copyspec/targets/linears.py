@@ -50,7 +50,9 @@ MIN_WEIGHTS = 1 << 16
 TRIED = 4096
 """Outputs compared per weight shape."""
 
-_PANEL, _WHOLE = 32, 16  # output and input sizes must be multiples of these
+_PANEL, _WHOLE = 32, 16  # of outputs and inputs
+"""Inputs must be a multiple of the latter. Outputs beyond a multiple of the former are multiplied by PyTorch."""
+
 _TOLERANCE = 1e-4  # of the comparison, relative to the largest output
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
@@ -140,7 +142,7 @@ class FastLinears:
         self._reason = "it has no layers of Llama's kind"
         for parts in llama_layers(model):
             self._reason = "the module does not multiply its layers' weights on this processor"
-            if not all(linear in held for linear in parts.linears):
+            if not all(linear in held and not linear.out_features % _PANEL for linear in parts.linears):
                 return
             self._reason = "the module is not made for its layers' sizes"
             if rotary is None or not FastLayer.fits(parts):
@@ -243,7 +245,7 @@ def _fits(module: nn.Linear) -> bool:
     if not weight.is_contiguous() or weight.dtype != torch.float32 or not instructions():
         return False
     bias_fits = module.bias is None or (module.bias.dtype == weight.dtype and module.bias.is_contiguous())
-    return bias_fits and weight.shape[0] % _PANEL == 0 and weight.shape[1] % _WHOLE == 0
+    return bias_fits and weight.shape[0] >= _PANEL and weight.shape[1] % _WHOLE == 0
 
 
 def _is_half(module: nn.Linear) -> bool:
@@ -265,7 +267,7 @@ def _is_right(module: nn.Linear, packed: PackedWeights | None = None) -> bool:
     inputs = torch.randn((tokens, weight.shape[1]), generator=drawn, device="cpu")
     theirs = torch.cat([linear(inputs[at : at + 1], weight, module.bias) for at in range(tokens)])
     arrays = _arrays(weight, module.bias)
-    ours = _product(inputs, arrays if packed is None else (packed.units, arrays[1]))
+    ours = _product(inputs, arrays if packed is None else (packed.units, arrays[1]), weight, module.bias)
     right = float((theirs - ours).abs().max()) <= _TOLERANCE * float(theirs.abs().max())
     if not right:
         logger.info("weights of shape %s are multiplied by torch: the module's results differ", tuple(weight.shape))
@@ -294,7 +296,7 @@ def _forward(module: nn.Linear, held: _Held) -> Forward:
                 give_back(held.numbers[0])
             return output
         arrays = held.arrays(weight, bias)
-        return linear(input, weight, bias) if arrays is None else _product(input, arrays)
+        return linear(input, weight, bias) if arrays is None else _product(input, arrays, weight, bias)
 
     return forward
 
@@ -309,14 +311,18 @@ def _in_parts(forward: Forward) -> Forward:
     return in_parts
 
 
-def _product(tokens: torch.Tensor, arrays: Arrays) -> torch.Tensor:
-    """The layer's outputs, [..., out], for `tokens`, [..., in]."""
+def _product(tokens: torch.Tensor, arrays: Arrays, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """The layer's outputs, [..., out], for `tokens`, [..., in]. `arrays`: of its whole panels."""
     tokens = tokens.contiguous()
     *leading, size = tokens.shape
-    output = tokens.new_empty((*leading, len(arrays[0])))
+    whole = len(arrays[0])
+    output = tokens.new_empty((*leading, whole))
     rows = tokens.numel() // size
     _linear.linear(output.data_ptr(), tokens.data_ptr(), rows, *arrays, torch.get_num_threads())
-    return output
+    if whole == len(weight):
+        return output
+    rest = linear(tokens, weight[whole:], None if bias is None else bias[whole:])
+    return torch.cat([output, rest], dim=-1)
 
 
 class _Held:
@@ -325,7 +331,7 @@ class _Held:
     def __init__(self, packed: PackedWeights | None = None) -> None:
         self.packed = packed
         self.numbers: Arrays | None = None
-        """The weights in place."""
+        """The weights in place, of whole panels of outputs."""
         self._at = (0, 0)
 
     @property
@@ -368,4 +374,5 @@ def _source(module: nn.Linear, held: _Held) -> Callable[[], Arrays | None]:
 
 
 def _arrays(weight: torch.Tensor, bias: torch.Tensor | None) -> Arrays:
-    return numbers(weight), None if bias is None else numbers(bias)
+    whole = len(weight) // _PANEL * _PANEL
+    return numbers(weight)[:whole], None if bias is None else numbers(bias)[:whole]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHARE = 4
 """The copies take at most one part in so many of the memory that is available when they are made."""
 
-_OUTPUTS, _INPUTS = 32, 32  # outputs and inputs must be multiples of these
+_OUTPUTS, _INPUTS = 32, 32  # inputs must be a multiple of the latter
 
 
 def memory_for_packing(root: Path = Path("/")) -> int:
@@ -34,7 +34,7 @@ def memory_for_packing(root: Path = Path("/")) -> int:
 
 
 class PackedWeights:
-    """A packed copy of a weight, [outputs, inputs]."""
+    """A packed copy of a weight, [outputs, inputs]: of as many outputs as are a multiple of 32."""
 
     def __init__(self, weight: torch.Tensor, units: NDArray[np.uint32]) -> None:
         self.units = units
@@ -48,10 +48,11 @@ class PackedWeights:
         outputs, inputs = weight.shape
         if 2 * weight.numel() > memory:
             return None
-        if outputs % _OUTPUTS or inputs % _INPUTS or weight.is_inference():  # the latter do not count their changes
+        whole = outputs // _OUTPUTS * _OUTPUTS
+        if not whole or inputs % _INPUTS or weight.is_inference():  # the latter do not count their changes
             return None
-        units = np.empty((outputs, inputs // 2), np.uint32)
-        return cls(weight, units) if _linear.pack(units, numbers(weight)) else None
+        units = np.empty((whole, inputs // 2), np.uint32)
+        return cls(weight, units) if _linear.pack(units, numbers(weight)[:whole]) else None
 
     def is_of(self, weight: torch.Tensor) -> bool:
         """Whether this is a copy of `weight`, as far as PyTorch counts its changes."""

@@ -148,6 +148,10 @@ class RecurrentStates:
                 detours.enter_context(detour(mixer, "forward", stepped))
             yield
 
+    def of(self, row: int) -> list[State]:
+        """The states of a row, by mixer."""
+        return [self._rows[row][number] for number in range(len(self._mixers))]
+
     def keep(self, row: int, node: int) -> None:
         """Make the states after this node of the last pass (ROOT: after the uncached tokens) the row's."""
         nodes, self._nodes[row] = self._nodes[row], {}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from copyspec.common.checks import brief, is_panic
 from copyspec.common.forks import fork_safe
 from copyspec.common.lockless import cached_property
-from copyspec.text.block_tokens import break_tokens
+from copyspec.text.blocks import break_tokens
 from copyspec.text.chat import (
     ChatError,
     Message,

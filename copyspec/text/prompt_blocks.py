@@ -12,8 +12,7 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 
 from copyspec.sources import FORK, Source
-from copyspec.text.block_tokens import encode_block
-from copyspec.text.blocks import find_blocks
+from copyspec.text.blocks import encode_block, find_blocks
 from copyspec.text.codec import Codec, Lead
 
 _BORDER = "<|border|>"

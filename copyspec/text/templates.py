@@ -221,7 +221,7 @@ class _Metering(NodeTransformer):
     def visit_List(self, node: nodes.List | nodes.Tuple) -> nodes.Node:
         self.generic_visit(node)
         is_made = getattr(node, "ctx", "load") == "load" and not all(
-            isinstance(each, nodes.Const) for each in node.items
+            isinstance(item, nodes.Const) for item in node.items
         )
         return _call("metered value", node) if is_made else node
 

@@ -93,7 +93,7 @@ class Picker:
 
     @property
     def is_joint(self) -> bool:
-        """Whether the row's scores can be computed together with those of other rows (`at_once`)."""
+        """Whether the row's scores can be computed together with those of other rows (`decoding.picks`)."""
         return not self._processors and not len(self._biased)
 
     def positions(self, deepest: int) -> range:

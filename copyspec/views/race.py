@@ -42,10 +42,10 @@ class RaceLane:
         if seconds >= self.seconds or not self.tokens:
             return 1.0
         count = 0
-        for each in self.landings:
-            if each.seconds > seconds:
+        for landing in self.landings:
+            if landing.seconds > seconds:
                 break
-            count = each.tokens
+            count = landing.tokens
         return count / self.tokens
 
 

@@ -77,7 +77,7 @@ def legend(found: Provenance, console: Console, order: Sequence[str] = (), *, li
     counts = found.copied_characters()
     length = max(1, len(found.text))
     numbers = _numbers(found, order)
-    for source in sorted((each for each in numbers if counts[each]), key=numbers.__getitem__):
+    for source in sorted((number for number in numbers if counts[number]), key=numbers.__getitem__):
         line = Text(no_wrap=True, overflow="ellipsis")
         line.append(f" {numbers[source]} ", style_of(numbers[source], console))
         line.append(f" {counts[source] / length:4.0%}  {visible(found.sources[source].name)}")
@@ -163,11 +163,11 @@ def _cut(text: Text, start: int, end: int) -> Text:
 def line_ends(text: str, width: int) -> Iterator[int]:
     """Yield the end of each line of `text`, at most `width` cells wide, broken between words if possible."""
     column = start = 0
-    for found in re.finditer(r"\n|[^\S\n]+|\S+", text):
-        word, at = found[0], found.start()
+    for match in re.finditer(r"\n|[^\S\n]+|\S+", text):
+        word, at = match[0], match.start()
         if word == "\n":
-            yield found.end()
-            column, start = 0, found.end()
+            yield match.end()
+            column, start = 0, match.end()
             continue
         if word.isspace():  # trailing white space never needs room
             column = _after(word, column)

@@ -161,7 +161,7 @@ def finish_writing(root: Path) -> int:
             entries = [(root / path, new and root / new, old, digest) for path, new, old, digest in read]
         except (ValueError, TypeError):
             raise JournalError(f"{os.fspath(journal)!r} is not a journal, but must be one: move it away") from None
-        left = [each for each in entries if _digest(each[0]) != each[3]]
+        left = [entry for entry in entries if _digest(entry[0]) != entry[3]]
         for path, new, old, digest in left:
             if _digest(path) != old or (new is not None and _digest(new) != digest):
                 raise ChangedFileError(
@@ -184,7 +184,7 @@ def _staged(change: FileChange, backup: str | None, stack: contextlib.ExitStack)
     if change.after is None:
         return None
     if change.before is None:
-        for folder in [each for each in reversed(change.path.parents) if not each.exists()]:
+        for folder in [parent for parent in reversed(change.path.parents) if not parent.exists()]:
             folder.mkdir()
             stack.callback(_drop_empty, folder)  # stays if the file does
     made = AtomicFile(change.path, backup=backup if change.before is not None else None)

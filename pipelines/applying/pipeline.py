@@ -6,7 +6,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -20,14 +20,13 @@ from ..documents import Refusal
 from ..editing.instructed import FOLLOWS, Edited
 from ..editing.model_corrector import check_system, cut, output_limit
 from ..edits.lines import LINE_END, aligned, with_line_ends
-from ..guards.answers import unfenced, version
+from ..guards.answers import is_omission, mark_of, unfenced, version
 from ..guards.judging import BUNDLED
 from ..guards.syntax import broken
 from ..guards.wrappers import FENCE
 from ..models import model_of
 from ..options import ApplyOptions
-from .lazy import chunks, is_lazy, merged
-from .matching import Lines, applied
+from .matching import Lines, applied, splice, spliced
 from .presets import FOLLOW, MERGE, PRESETS
 from .reading import EditError, FileEdit, read_edits
 from .trust import placeholder, stutter, why_not
@@ -310,3 +309,74 @@ def _in_place(text: str, made: str, blanks: str | None = None) -> str:
         tail = last[len(last.rstrip()) :] + tail.lstrip(" \t")
     around = f"{text[end:]}{text[:start]}"  # whose ends are the file's own where the body is a line without one
     return head + with_line_ends(made, body, around) + tail
+
+
+def is_lazy(snippet: Sequence[str], before: Sequence[str]) -> bool:
+    """Whether a snippet has a mark that is no line of the file."""
+    known = {line.strip() for line in before}
+    return any(is_omission(line) and line.strip() not in known for line in snippet)
+
+
+def chunks(snippet: Sequence[str], before: Sequence[str]) -> list[list[str]]:
+    """The stretches of a snippet between its marks; an empty one at an end where a mark stands."""
+    known = {line.strip() for line in before}
+    made: list[list[str]] = [[]]
+    for line in snippet:
+        if is_omission(line) and line.strip() not in known:
+            made.append([])
+        else:
+            made[-1].append(line)
+    return made
+
+
+def merged(snippet: Sequence[str], lines: Lines) -> Lines | None:
+    """The file with a snippet in it, if that can mean only one thing; None if it is a model's.
+
+    A snippet is chunks of lines, with a mark such as `# ... existing code ...` wherever lines of the file are left out.
+    It is merged here if every chunk begins and ends with a line that the file has once, and shows between them at least
+    as many lines as the file has there. Then each mark can stand only for what is between two such lines, and nothing
+    goes that the snippet does not show replaced. Where a chunk begins or ends with a new line, nobody can tell an
+    inserted line from a changed one, nor its place; a chunk that is shorter than what it replaces may have left lines
+    out without a mark. Those are a model's."""
+    if any(
+        mark_of(line) in ("sure", "remark") and not is_omission(line) for line in snippet if line not in lines.texts
+    ):
+        return None
+    parts = [_without_blanks(chunk) for chunk in chunks(snippet, lines.texts)]
+    if len(parts) == 1:
+        return None
+    places = [_place(chunk, lines.texts) for chunk in parts if chunk]
+    spans = [place for place in places if place is not None]
+    written = [at for at, line in enumerate(lines.texts) if line.strip()]
+    if len(spans) < len(places) or not spans or any(a[1] > b[0] for a, b in pairwise(spans)):
+        return None
+    if (parts[0] and spans[0][0] > written[0]) or (parts[-1] and spans[-1][1] <= written[-1]):
+        return None  # no mark stands for what is outside
+    chunk_of = zip(spans, filter(None, parts), strict=True)
+    splices = [splice(lines.texts[start:end], chunk, start, lines) for (start, end), chunk in chunk_of]
+    made = spliced(lines, [each for each in splices if each is not None])
+    return None if isinstance(made, Refusal) else made
+
+
+def _place(chunk: Sequence[str], texts: Sequence[str]) -> tuple[int, int] | None:
+    """The lines of the file that a chunk takes the place of, from its first to its last; None if that is unclear."""
+    start, last = _anchor(chunk[0], texts), _anchor(chunk[-1], texts)
+    if start is None or last is None or start > last or _count(texts[start : last + 1]) > _count(chunk):
+        return None
+    return start, last + 1
+
+
+def _anchor(line: str, texts: Sequence[str]) -> int | None:
+    """Where a line stands in the file, if it holds a word and stands there once. With its neighbours more lines would
+    have one place, but those may be new."""
+    places = [at for at, each in enumerate(texts) if each.rstrip() == line.rstrip()]
+    return places[0] if len(places) == 1 and any(map(str.isalnum, line)) else None
+
+
+def _count(lines: Sequence[str]) -> int:
+    return sum(bool(line.strip()) for line in lines)
+
+
+def _without_blanks(lines: Sequence[str]) -> list[str]:
+    written = [at for at, line in enumerate(lines) if line.strip()]
+    return list(lines[written[0] : written[-1] + 1]) if written else []

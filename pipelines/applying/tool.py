@@ -32,9 +32,9 @@ def edit_tool(
             finish_writing(folder)
             paths = [check_inside(folder, path)] if path else []
             outcomes = list(apply_to_files(pipeline, edit, folder, paths, instruction))
-            for each in outcomes:
-                name, refusal = os.path.relpath(each.path, folder), each.applied.refusal
-                lines.append(f"{name}: {each.applied.how}")
+            for outcome in outcomes:
+                name, refusal = os.path.relpath(outcome.path, folder), outcome.applied.refusal
+                lines.append(f"{name}: {outcome.applied.how}")
                 refused += [f"{name}: {refusal.detail}"] if refusal is not None else []
             if refused:
                 raise FormatError(f"nothing was written. {'; '.join(refused)}")

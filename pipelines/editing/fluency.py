@@ -35,7 +35,7 @@ class BaseModel:
             weight = self._model.get_parameter(name)
             down, up = a.to(weight), adapter.scale * b.to(weight)
             module.register_forward_hook(partial(_without, down, up))
-        engine.lend(self._model)
+        self._run = engine.lend(self._model)
         self._encode = engine.codec.encode
         self._cache = cache_argument(list(inspect.signature(self._model.forward).parameters))
         self._start = engine.tokenizer.bos_token_id
@@ -48,16 +48,20 @@ class BaseModel:
         same = next((at for at, ids in enumerate(zip(*answers, strict=False)) if len({*ids}) > 1), 0)
         lead = [self._start, *self._encode(ending).ids[-CONTEXT_TOKENS:], *answers[0][:same]]
         answers = [ids[same:] for ids in answers]
+        return self._run(partial(self._read, lead, answers))
+
+    @torch.inference_mode()
+    def _read(self, lead: Sequence[int], answers: Sequence[Sequence[int]]) -> list[float]:
+        """The log-probabilities of token sequences after `lead`."""
         longest = max(map(len, answers))
         labels = torch.tensor([[*ids, *[0] * (longest - len(ids))] for ids in answers], device=self._model.device)
-        with torch.inference_mode():  # a row's padding comes after it, where causal attention does not see it
-            cache = DynamicCache()
-            named: dict[str, Any] = {self._cache: cache, "use_cache": True}
-            first = self._model(input_ids=labels.new_tensor([lead]), logits_to_keep=1, **named)
-            cache.batch_repeat_interleave(len(answers))
-            rest = self._model(input_ids=labels, **named)
-            rows = [torch.cat((first.logits[0], row)) for row in rest.logits.unbind()]
-            return [_likelihood(row, labels.new_tensor(ids)) for row, ids in zip(rows, answers, strict=True)]
+        cache = DynamicCache()
+        named: dict[str, Any] = {self._cache: cache, "use_cache": True}
+        first = self._model(input_ids=labels.new_tensor([lead]), logits_to_keep=1, **named)
+        cache.batch_repeat_interleave(len(answers))
+        rest = self._model(input_ids=labels, **named)  # a row's padding comes last, where no token before sees it
+        rows = (torch.cat((first.logits[0], row)) for row in rest.logits.unbind())
+        return [_likelihood(row, labels.new_tensor(ids)) for row, ids in zip(rows, answers, strict=True)]
 
 
 def _likelihood(logits: torch.Tensor, ids: torch.Tensor) -> float:

@@ -43,7 +43,7 @@ def places(text: str, corrected: str) -> list[str]:
     if not edits:
         return []
     corrected, longer = apply(text, edits), 0
-    words = [found.span() for found in _WORD.finditer(corrected)]
+    words = [match.span() for match in _WORD.finditer(corrected)]
     starts, ends = [start for start, _ in words], [end for _, end in words]
     found: list[list[int]] = []  # first and last word of each place
     for edit in edits:

@@ -98,8 +98,8 @@ def _paragraph_start(text: str, start: int, end: int) -> int:
 
 def _paragraph_end(text: str, start: int, end: int) -> int:
     """Where the paragraph around text[start] ends, at `end` at the latest."""
-    found = _BREAK.search(text, start, end)
-    return found.start() if found else end
+    match = _BREAK.search(text, start, end)
+    return match.start() if match else end
 
 
 def _change(removed: str, added: str, number: int) -> str:

@@ -77,7 +77,7 @@ def _remembered(text: str, folds: bool) -> tuple[Word, ...]:
 def _found(text: str, folds: bool) -> list[Word]:
     if folds:
         return _folded(text)
-    return [Word(found.start(), found.end(), found[0]) for found in _WORD.finditer(text)]
+    return [Word(match.start(), match.end(), match[0]) for match in _WORD.finditer(text)]
 
 
 def _folded(text: str) -> list[Word]:

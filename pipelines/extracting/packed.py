@@ -120,7 +120,7 @@ def _parsed(data: bytes, name: str) -> ElementTree.Element:
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise FormatError(f"{name} is not XML: {error!s:.100}") from None
     for alternatives in root.iter(f"{_MC}AlternateContent"):
-        alternatives[:] = [each for each in alternatives if each.tag != f"{_MC}Fallback"]
+        alternatives[:] = [alternative for alternative in alternatives if alternative.tag != f"{_MC}Fallback"]
     return root
 
 

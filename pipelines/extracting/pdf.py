@@ -117,9 +117,9 @@ def _joined(divided: re.Match[str]) -> str:
 
 
 def _headings(reader: Any, page_starts: list[int]) -> list[Heading]:
-    found: list[Heading] = []
+    headings: list[Heading] = []
     stack: list[tuple[Any, int]] = [(entry, 1) for entry in reversed(reader.outline)]
-    while stack and len(found) < _MAX_OUTLINE:
+    while stack and len(headings) < _MAX_OUTLINE:
         entry, level = stack.pop()
         if isinstance(entry, list):  # the bookmarks below the one before
             if level < _MAX_LEVELS:
@@ -128,5 +128,5 @@ def _headings(reader: Any, page_starts: list[int]) -> list[Heading]:
         number = reader.get_destination_page_number(entry)
         if number is not None and 0 <= number < len(page_starts) and entry.title:
             title = " ".join(without_surrogates(str(entry.title)).split())
-            found.append(Heading(page_starts[number], level, title[:MAX_TITLE]))
-    return sorted(found, key=lambda heading: heading.start)
+            headings.append(Heading(page_starts[number], level, title[:MAX_TITLE]))
+    return sorted(headings, key=lambda heading: heading.start)

@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from ..documents import Format, FormatOptionError
 from ..options import FormatOptions as FormatOptions
-from . import asciidoc, gettext, html, latex, markdown, restructured, source, subtitles
+from . import asciidoc, gettext, html, latex, markdown, restructured, source, text
 from .delimited import DelimitedFormat
 from .docx import DocxFormat
 from .jsonl import JSONLinesFormat
@@ -43,7 +43,7 @@ _SCANNERS: dict[str, tuple[Scanner, str, re.Pattern[str], _BeginsBlock | None]] 
     "adoc": (asciidoc.blocks, asciidoc.FORBIDDEN, asciidoc.BORDER, asciidoc.begins_block),
     "latex": (latex.paragraphs, latex.FORBIDDEN, latex.BORDER, None),
     "html": (html.paragraphs, html.FORBIDDEN, html.BORDER, None),
-    "srt": (subtitles.cues, subtitles.FORBIDDEN, subtitles.BORDER, None),
+    "srt": (text.cues, text.FORBIDDEN, text.BORDER, None),
     "po": (gettext.translations, gettext.FORBIDDEN, NEVER, None),
     **{
         name: (partial(source.comments, language=name), source.FORBIDDEN, NEVER, markdown.begins_block)

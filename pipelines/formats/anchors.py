@@ -29,14 +29,14 @@ _NUMBERED = re.compile(r"[-_]\d+\Z")  # the second heading of the same words
 def linked(text: str) -> frozenset[str]:
     """The keys of all headings that a link of `text` may name."""
     names = [unquote(next(filter(None, found.groups()))) for found in _LINK.finditer(text)]
-    for found in _UNDERLINE.finditer(text):  # `word_` of reStructuredText
-        names += _WORD.findall(text, max(0, found.start() - _WORD_CHARS), found.start())
+    for match in _UNDERLINE.finditer(text):  # `word_` of reStructuredText
+        names += _WORD.findall(text, max(0, match.start() - _WORD_CHARS), match.start())
     return frozenset(key for name in names for each in (name, _NUMBERED.sub("", name)) if (key := _key(each)))
 
 
 def linked_elsewhere(text: str) -> frozenset[str]:
     """The keys of all headings of other files that a link of `text` may name, by a path and what follows it."""
-    names = [unquote(found[1] or found[2]) for found in _ELSEWHERE.finditer(text)]
+    names = [unquote(match[1] or match[2]) for match in _ELSEWHERE.finditer(text)]
     return frozenset(key for name in names for each in (name, _NUMBERED.sub("", name)) if (key := _key(each)))
 
 

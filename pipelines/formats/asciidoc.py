@@ -88,9 +88,9 @@ class _Reader:
             yield Prose(*line, fixed=[line], is_title=True)  # its underline would no longer fit a longer title
             return
         self.heading = None
-        if (found := _VERBATIM.match(stripped)) is not None:
+        if (match := _VERBATIM.match(stripped)) is not None:
             yield from self.flush()
-            self.closes = found[1]
+            self.closes = match[1]
         elif _CONTAINER.match(stripped) or (_ATTRIBUTES.match(stripped) and stripped[0] == "["):
             yield from self.flush()
             self.is_listing = self.until_blank = _LISTING.match(stripped) is not None
@@ -140,5 +140,5 @@ class _Reader:
 
     def _prose(self, start: int, end: int, *, is_title: bool = False, is_item: bool = False) -> Prose:
         markup, fixed = ([found.span() for found in each.finditer(self.text, start, end)] for each in (_MARKUP, _FIXED))
-        comments = [found.span() for found in _COMMENT.finditer(self.text, start, end)]
+        comments = [match.span() for match in _COMMENT.finditer(self.text, start, end)]
         return Prose(start, end, markup, fixed, comments, is_title=is_title, is_item=is_item)

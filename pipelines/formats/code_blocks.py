@@ -102,7 +102,7 @@ class _Blocks:
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = lines
         self.last = {
-            found[1].lower(): number for number, line in enumerate(lines) for found in _ELEMENT_END.finditer(line)
+            match[1].lower(): number for number, line in enumerate(lines) for match in _ELEMENT_END.finditer(line)
         }  # where an element ends for the last time
         self.tildes = [0] * (len(lines) + 1)  # longest line of tildes from this line on
         for number in range(len(lines) - 1, -1, -1):
@@ -110,15 +110,15 @@ class _Blocks:
 
     def opening(self, number: int) -> tuple[int, _Closes | None] | None:
         line = self.lines[number]
-        if found := _DOXYGEN.match(line):
-            return 0, partial(_closes_doxygen, found[1])
+        if match := _DOXYGEN.match(line):
+            return 0, partial(_closes_doxygen, match[1])
         return self.fence(number) or self._element(number) or self._braces(number)
 
     def fence(self, number: int) -> tuple[int, _Closes] | None:
-        found = _FENCE.match(self.lines[number])
-        if found is None or (found[1][0] == "~" and not found["info"].strip() and not self._is_bare_fence(number)):
+        match = _FENCE.match(self.lines[number])
+        if match is None or (match[1][0] == "~" and not match["info"].strip() and not self._is_bare_fence(number)):
             return None
-        return 0, partial(_closes_fence, found[1])
+        return 0, partial(_closes_fence, match[1])
 
     def _is_bare_fence(self, number: int) -> bool:
         """Whether a line of tildes opens a block. In reStructuredText such lines stand below a title, or around it."""
@@ -135,24 +135,24 @@ class _Blocks:
 
     def _element(self, number: int) -> tuple[int, _Closes | None] | None:
         line = self.lines[number]
-        found = _ELEMENT.search(line)
-        if found is None:
+        match = _ELEMENT.search(line)
+        if match is None:
             return None
-        name = (found[1] or found[2]).lower()
+        name = (match[1] or match[2]).lower()
         if self.last.get(name, -1) < number:
             return None  # a sentence about the element
         closes = partial(_closes_element, name)
-        return found.start(), None if closes(line[found.end() :]) else closes
+        return match.start(), None if closes(line[match.end() :]) else closes
 
     def _braces(self, number: int) -> tuple[int, _Closes] | None:
         """Find a Javadoc tag over several lines. One that goes on in a second line of a sentence is no block."""
         line = self.lines[number]
         braces, start, end = _Braces(), 0, 0
-        for found in _BRACES.finditer(line):
-            if braces.depth == 0 and len(found[0]) > 1:
-                start, end = found.span()
-            if braces.depth or len(found[0]) > 1:
-                braces.count(found[0])
+        for match in _BRACES.finditer(line):
+            if braces.depth == 0 and len(match[0]) > 1:
+                start, end = match.span()
+            if braces.depth or len(match[0]) > 1:
+                braces.count(match[0])
         if braces.depth == 0:
             return None
         following = _BRACES.search(self._line(number + 1))
@@ -170,8 +170,8 @@ class _Braces:
         self.depth += -1 if found == "}" else 1
 
     def __call__(self, line: str) -> bool:
-        for found in _BRACES.finditer(line):
-            self.count(found[0])
+        for match in _BRACES.finditer(line):
+            self.count(match[0])
             if self.depth == 0:
                 return True
         return False
@@ -193,4 +193,4 @@ def _closes_doxygen(name: str, line: str) -> bool:
 
 
 def _closes_element(name: str, line: str) -> bool:
-    return any(found[1].lower() == name for found in _ELEMENT_END.finditer(line))
+    return any(match[1].lower() == name for match in _ELEMENT_END.finditer(line))

@@ -200,7 +200,7 @@ def _segments(
     forbidden = _FORMULA_SIGNS
     quotes: list[tuple[int, int]] = []
     if not is_quoted:
-        quotes = [(found.start(), found.end()) for found in re.finditer('"', text)]
+        quotes = [(match.start(), match.end()) for match in re.finditer('"', text)]
         forbidden += '"' + (delimiter if quotes or is_unsure else "")
     segments, refused = segments_of(text)
     found = []

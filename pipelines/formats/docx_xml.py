@@ -177,8 +177,8 @@ class _Parser:
             run.is_opaque = True
 
     def _tag(self, at: int) -> bytes:
-        found = TAG.match(self.xml, at)
-        return found[0] if found else b""
+        match = TAG.match(self.xml, at)
+        return match[0] if match else b""
 
 
 def _value(attributes: dict[str, str], key: str) -> str:

@@ -57,7 +57,7 @@ def translations(text: str) -> Iterator[Prose]:
 
 def _paragraphs(text: str, strings: list[tuple[int, int]]) -> Iterator[Prose]:
     """Split a translation at its line breaks. The quotes between its lines are left out."""
-    strings = [each for each in strings if each[0] < each[1]]
+    strings = [string for string in strings if string[0] < string[1]]
     if not strings:
         return
     between = [(first[1], second[0]) for first, second in pairwise(strings)]
@@ -76,10 +76,10 @@ def _fixed(text: str, strings: list[tuple[int, int]]) -> Iterator[tuple[int, int
     for start, end in strings:
         begins.append(len(joined))
         joined += text[start:end]
-    for found in _FIXED.finditer(joined):
-        first, last = bisect_right(begins, found.start()) - 1, bisect_left(begins, found.end())
+    for match in _FIXED.finditer(joined):
+        first, last = bisect_right(begins, match.start()) - 1, bisect_left(begins, match.end())
         for (start, end), begin in zip(strings[first:last], begins[first:last], strict=True):
-            yield start + max(found.start() - begin, 0), min(start + found.end() - begin, end)
+            yield start + max(match.start() - begin, 0), min(start + match.end() - begin, end)
 
 
 def _breaks(text: str, start: int, end: int) -> list[tuple[int, int]]:

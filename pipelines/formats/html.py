@@ -167,15 +167,15 @@ def paragraphs(text: str) -> Iterator[Prose]:
 def _tag(text: str, start: int) -> _Tag | None:
     """Parse the tag at `start`; None if the file ends inside it."""
     is_closing = text.startswith("</", start)
-    found = _NAME.match(text, start + 1 + is_closing)
-    assert found is not None, "a letter stands there"
-    at = found.end()
+    match = _NAME.match(text, start + 1 + is_closing)
+    assert match is not None, "a letter stands there"
+    at = match.end()
     while step := _STEP.search(text, at):
         at = step.end()
         if step[1] is None:
-            name = found[0].lower()
+            name = match[0].lower()
             is_empty = name in _VOID or (text[at - 2] == "/" and name in _CLOSED)
-            is_kept = not is_closing and at > found.end() + 1 and _KEPT.search(text, start, at) is not None
+            is_kept = not is_closing and at > match.end() + 1 and _KEPT.search(text, start, at) is not None
             return _Tag(start, at, name, is_closing, is_empty, is_kept)
         at = text.find(step[1], at) + 1
         if at == 0:

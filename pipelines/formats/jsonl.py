@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from json.decoder import JSONDecodeError, JSONDecoder
@@ -10,7 +11,6 @@ from typing import BinaryIO
 
 from ..documents import Edit, FormatError, FormatOptionError, Part, Refusal
 from ..edits.diff import apply
-from .json_values import DECODER, after_space, dumped, escapes, halves
 from .reading import MARK, changed, check_encoding, encode, is_blank, read_lines
 from .text import segments_of
 
@@ -202,3 +202,46 @@ def _with_fields(record: _Record, fields: dict[str, object], *, escape: bool) ->
 
 def _edit_fields(text: str, edit: Edit) -> dict[str, object]:
     return {"start": edit.start, "end": edit.end, "orig": text[edit.start : edit.end], "corr": edit.replacement}
+
+
+DECODER = JSONDecoder(parse_int=lambda digits: 0, parse_float=lambda digits: 0.0)
+"""Skips numbers without converting them: one with a million digits takes minutes, or is refused by the interpreter."""
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+def after_space(text: str, at: int) -> int:
+    """The position after the white space at `at`."""
+    match = _SPACE.match(text, at)
+    assert match is not None
+    return match.end()
+
+
+def halves(text: str, source: str) -> Refusal | None:
+    """Why the string `text`, read from the JSON `source`, cannot be written again: one half of a character stands for
+    a byte that is not text, and another comes from an escape, and nothing tells them apart."""
+    count = len(_HALVES.findall(source))
+    if count in (0, len(_HALVES.findall(text))):
+        return None
+    return Refusal("encoding", "holds bytes that are not text beside escapes such as \\udc80: convert it to UTF-8")
+
+
+def escapes(text: str) -> bool:
+    """Whether to escape characters outside of ASCII in JSON: if `text`, where it is written, does so, or if its other
+    characters are bytes in another encoding."""
+    return "\\u" in text if text.isascii() else _HALVES.sub("", text).isascii()
+
+
+def dumped(value: object, source: str, *, escape: bool) -> str:
+    """`value` as JSON that replaces `source`. Halves of characters are escaped unless they are bytes of the source.
+
+    `escape`: whether to escape all characters outside of ASCII.
+    """
+    if _HALVES.search(source):
+        return json.dumps(value, ensure_ascii=False)
+    return _HALVES.sub(_escape, json.dumps(value, ensure_ascii=escape))
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"

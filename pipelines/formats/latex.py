@@ -114,39 +114,39 @@ class _Reader:
         begin = next((each for each in environments if each["kind"] == "begin" and each["name"] == "document"), None)
         at = begin.end() if begin else 0
         self._open(at)
-        while found := _TOKEN.search(self.text, at):
-            at = found.end()
-            if found["begin"] is not None:
-                yield from self._flush(found.start())
-                at = self._after_environment(found["begin"], at)
+        while match := _TOKEN.search(self.text, at):
+            at = match.end()
+            if match["begin"] is not None:
+                yield from self._flush(match.start())
+                at = self._after_environment(match["begin"], at)
                 self._open(at)
-            elif found["end"] is not None:
-                yield from self._flush(found.start())
-                if found["end"] == "document":
+            elif match["end"] is not None:
+                yield from self._flush(match.start())
+                if match["end"] == "document":
                     at = len(self.text)
                 self._open(at)
-            elif found["name"] is not None:
-                yield from self._command(found["name"], found.start(), at)
+            elif match["name"] is not None:
+                yield from self._command(match["name"], match.start(), at)
                 at = max(at, self.at)
-            elif found["sign"] is not None:
-                if found["sign"] in "[\\":
-                    yield from self._flush(found.start())
-                    at = self._past(at, "\\]") if found["sign"] == "[" else self._past_break(at)
+            elif match["sign"] is not None:
+                if match["sign"] in "[\\":
+                    yield from self._flush(match.start())
+                    at = self._past(at, "\\]") if match["sign"] == "[" else self._past_break(at)
                     self._open(at)
                 else:
-                    at = self._sign(found, at)
-            elif found[0][0] in "\r\n":
-                yield from self._flush(found.start())
+                    at = self._sign(match, at)
+            elif match[0][0] in "\r\n":
+                yield from self._flush(match.start())
                 self._open(at)
-            elif found[0] == "$$":
-                yield from self._flush(found.start())
+            elif match[0] == "$$":
+                yield from self._flush(match.start())
                 at = self._past(at, "$$")
                 self._open(at)
-            elif found.start() in self.titles:
-                yield from self._flush(found.start())
+            elif match.start() in self.titles:
+                yield from self._flush(match.start())
                 self._open(at)
             else:
-                at = self._char(found, at)
+                at = self._char(match, at)
         yield from self._flush(len(self.text))
 
     def _open(self, at: int, *, is_title: bool = False, is_item: bool = False) -> None:
@@ -255,11 +255,11 @@ class _Reader:
     def _end_of(self, name: str, at: int) -> int:
         """The position of the `\\end` of an environment that may hold others of its name."""
         depth = 1
-        for found in _ENVIRONMENT.finditer(self.text, at):
-            if found["name"] == name:
-                depth += 1 if found["kind"] == "begin" else -1
+        for match in _ENVIRONMENT.finditer(self.text, at):
+            if match["name"] == name:
+                depth += 1 if match["kind"] == "begin" else -1
                 if depth == 0:
-                    return found.start()
+                    return match.start()
         return len(self.text)
 
 
@@ -279,6 +279,6 @@ def _braces(text: str) -> dict[int, int]:
 
 def _defined(text: str) -> frozenset[str]:
     """The names of environments that the document defines as listings, and their starred forms."""
-    found = ((each["minted"], each["option"], each["name"]) for each in _DEFINITION.finditer(text))
+    found = ((match["minted"], match["option"], match["name"]) for match in _DEFINITION.finditer(text))
     defined = [(option or f"{name}code") if minted else name for minted, option, name in found]
     return frozenset(f"{name}{star}" for name in defined for star in ("", "*"))

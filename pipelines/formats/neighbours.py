@@ -91,15 +91,15 @@ def is_ended(text: str) -> bool:
 
 def _is_new(text: str, segment: Segment) -> bool:
     """Whether a segment opens with a capital, or with a letter of a script without capitals; not with a formula."""
-    found = _OPENING.match(text, segment.start, segment.end)
-    is_letter = found is not None and found[1].isalpha() and not found[1].islower()
+    match = _OPENING.match(text, segment.start, segment.end)
+    is_letter = match is not None and match[1].isalpha() and not match[1].islower()
     start, end = next(iter(segment.protected), (segment.end, segment.end))
     return is_letter and not (start == segment.start and any(map(str.isalnum, text[start:end])))
 
 
 def _changeable(part: Part, segments: list[Segment]) -> Part:
     """The part with these segments, without those in which all letters are protected."""
-    segments = [each for each in segments if not each.protected or _has_letters(part.text, each)]
+    segments = [segment for segment in segments if not segment.protected or _has_letters(part.text, segment)]
     is_same = len(segments) == len(part.segments) and all(map(operator.is_, segments, part.segments))
     return part if is_same else replace(part, segments=tuple(segments))
 

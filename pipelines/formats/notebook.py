@@ -10,7 +10,7 @@ from typing import BinaryIO
 from ..documents import Edit, FormatError, Part, Refusal, Segment
 from ..edits.diff import apply
 from .anchors import linked
-from .json_values import DECODER, after_space, dumped, escapes, halves
+from .jsonl import DECODER, after_space, dumped, escapes, halves
 from .markdown import BORDER, blocks
 from .neighbours import in_context
 from .reading import MARK, changed, check_encoding, encode, lines_of
@@ -97,13 +97,22 @@ def _markdown_cells(text: str) -> Iterator[list[tuple[int, int, str]]]:
         _, end = DECODER.raw_decode(text, after_space(text, begin))
         if text[end:].strip():
             raise JSONDecodeError("more text after the notebook", text, end)
-        for start, cell in _members(text, "cells", begin):
-            if isinstance(cell, dict) and cell.get("cell_type") == "markdown":
+        for start, cell in _cells(text, begin):
+            if isinstance(cell, dict) and cell.get("cell_type") in ("markdown", "heading"):
                 strings = list(_source(text, start))
                 if strings:
                     yield strings
     except (JSONDecodeError, IndexError, RecursionError) as error:
         raise FormatError(f"no notebook: {error}") from None
+
+
+def _cells(text: str, at: int) -> Iterator[tuple[int, object]]:
+    """Yield the cells of a notebook with their positions. Those of nbformat 3 and older are in worksheets."""
+    if "worksheets" not in (name for name, _ in _fields(text, at)):
+        yield from _members(text, "cells", at)
+        return
+    for sheet, _ in _members(text, "worksheets", at):
+        yield from _members(text, "cells", sheet)
 
 
 def _members(text: str, key: str, at: int) -> Iterator[tuple[int, object]]:

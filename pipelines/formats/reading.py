@@ -71,11 +71,11 @@ def read_lines(stream: BinaryIO, encoding: str = "utf-8") -> Iterator[str]:
         searched = max(0, len(pending) - 1)  # the last character may be a carriage return whose line feed comes now
         pending += text
         at = 0
-        for found in _LINE_END.finditer(pending, searched):
-            if raw and found.end() == len(pending) and found[0] == "\r":
+        for match in _LINE_END.finditer(pending, searched):
+            if raw and match.end() == len(pending) and match[0] == "\r":
                 break  # its line feed may come with the next chunk
-            yield pending[at : found.end()]
-            at = found.end()
+            yield pending[at : match.end()]
+            at = match.end()
         pending = pending[at:]
         if len(pending) > LINE_LIMIT:
             cut = pending.rfind(" ") + 1 or len(pending)
@@ -127,9 +127,9 @@ def encode(text: str, encoding: str = "utf-8") -> bytes:
 def lines_of(text: str) -> Iterator[str]:
     """Yield the lines of a text with their ends, as `read_lines` does."""
     at = 0
-    for found in _LINE_END.finditer(text):
-        yield text[at : found.end()]
-        at = found.end()
+    for match in _LINE_END.finditer(text):
+        yield text[at : match.end()]
+        at = match.end()
     if at < len(text):
         yield text[at:]
 

@@ -134,7 +134,7 @@ class _Reader:
         self.lines = []
         if self.text[start:end].rstrip(" \t").endswith("::"):
             self.skips = self.block
-        markup = [found.span() for found in _MARKUP.finditer(self.text, start, end)]
+        markup = [match.span() for match in _MARKUP.finditer(self.text, start, end)]
         fixed = [(start, end)] if is_fixed else [found.span() for found in _FIXED.finditer(self.text, start, end)]
         yield Prose(start, end, markup, fixed, is_title=self.is_title, is_item=self.is_item)
 
@@ -192,10 +192,10 @@ class _Reader:
                 self._begin(start + opening.end(), end, None)
         elif _TYPE.match(rest) and _FIELD.match(rest):
             self.skips = indent
-        elif found := _FIELD.match(rest):
+        elif match := _FIELD.match(rest):
             self.is_item = True
-            if found.end() < len(rest):
-                self._begin(start + found.end(), end, None)
+            if match.end() < len(rest):
+                self._begin(start + match.end(), end, None)
         elif _OPTION.match(rest):
             self.skips = indent
         elif not (_ADORNMENT.match(rest) and len(rest) > 3):

@@ -31,9 +31,9 @@ def segment_of(text: str, start: int, end: int, *, is_tokenized: bool = False) -
         start, piece = 1, piece[1:]
     start += len(piece) - len(piece.lstrip())
     end = start + len(piece.strip())
-    if found := UNREADABLE.search(piece):
-        byte = ord(found[0]) - 0xDC00
-        what = f"the byte 0x{byte:02x}" if 0x80 <= byte <= 0xFF else f"half of a character ({found[0]!r})"
+    if match := UNREADABLE.search(piece):
+        byte = ord(match[0]) - 0xDC00
+        what = f"the byte 0x{byte:02x}" if 0x80 <= byte <= 0xFF else f"half of a character ({match[0]!r})"
         detail = f"holds {what}, which is not UTF-8: name its encoding (encoding='cp1252'), or convert the file"
         return Refusal("encoding", detail, (start, end))
     if "\0" in piece:
@@ -45,7 +45,7 @@ def tokens(text: str, start: int, end: int) -> tuple[tuple[int, int], ...]:
     """Spans of special tokens, tags and placeholders in a stretch of `text`, which a change would break."""
     if not _TOKEN_STARTS.search(text, start, end):
         return ()
-    return tuple(found.span() for found in _TOKENS.finditer(text, start, end))
+    return tuple(match.span() for match in _TOKENS.finditer(text, start, end))
 
 
 def merged_spans(*groups: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

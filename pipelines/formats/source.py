@@ -279,7 +279,7 @@ def _paragraph(text: str, lines: list[_Line]) -> Iterator[Prose]:
     if lines and not _LICENCE.search(text, lines[0].start, lines[-1].end):
         start, end = lines[0].start, lines[-1].end
         prose = [(line.start, line.end) for line in lines if not line.is_fixed]
-        found = [each for span in prose for pattern in (_TAG, _NAME) for each in pattern.finditer(text, *span)]
+        found = [match for span in prose for pattern in (_TAG, _NAME) for match in pattern.finditer(text, *span)]
         found += [lead for span in prose if (lead := _LEAD.match(text, *span))]
         found += _WRAPPED.finditer(text, start, end)
         fixed = merged_spans(
@@ -319,7 +319,7 @@ def _docstrings(text: str) -> list[Prose]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     starts = [len(text) - len(code), *accumulate(len(line) for line in lines_of(text))]
-    found: list[Prose] = []
+    paragraphs: list[Prose] = []
     for node in ast.walk(tree):
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) or not node.body:
             continue
@@ -328,8 +328,8 @@ def _docstrings(text: str) -> list[Prose]:
             isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
         ):
             continue
-        found += _docstring(text, starts, first.value)
-    return found
+        paragraphs += _docstring(text, starts, first.value)
+    return paragraphs
 
 
 def _docstring(text: str, starts: list[int], node: ast.Constant) -> Iterator[Prose]:
@@ -388,8 +388,8 @@ def masked(text: str) -> str:
     number = 0
     while number < len(lines):
         last = number
-        for found in _OPENING.finditer(lines[number]):
-            same = ends.get((bool(found["tabs"]), _QUOTES.sub("", found["word"])), [])
+        for match in _OPENING.finditer(lines[number]):
+            same = ends.get((bool(match["tabs"]), _QUOTES.sub("", match["word"])), [])
             if (at := bisect_right(same, last)) < len(same):
                 last = same[at]
         lines[number] = _OPERATOR.sub("  ", lines[number])

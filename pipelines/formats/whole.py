@@ -137,7 +137,7 @@ def part_of(piece: str, prose: Prose, forbidden: str, begins_block: Callable[[st
     size = len(piece)
     markup, fixed, left_out = (_inside(each, prose.start, size) for each in (prose.markup, prose.fixed, prose.left_out))
     if "://" in piece or "@" in piece:
-        fixed += [found.span() for found in _ADDRESS.finditer(piece)]
+        fixed += [match.span() for match in _ADDRESS.finditer(piece)]
     start, end = _without_ends(piece, merged_spans(markup, left_out))
     found = segment_of(piece, start, end)
     if not found:

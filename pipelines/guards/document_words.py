@@ -32,7 +32,7 @@ REPEATED = 2
 MOST_CARE = 3.1  # nats: mistakes are a twentieth of what they are in sentences that somebody wants corrected
 
 FEW_SENTENCES = 2  # so many, or so few texts, tell nothing about a writer's care
-FEW_NAMES = 10  # a file with more words in code and markup is a document, however little prose it has
+SENTENCE_WORDS = 60  # a list has as many words for each full stop that it lacks
 EDITED = 0.85  # nats: documents are mostly texts that were read again
 FLAWLESS = 1.15  # nats, in addition: so are nearly all that seem to have no slip
 MOST_SLIPS = 300  # unknown words that are looked at, a tenth of a millisecond each
@@ -189,8 +189,10 @@ class DocumentWords:
 
     @property
     def is_document(self) -> bool:
-        """Whether this is more than a few sentences and headings."""
-        return max(self._sentences, self._texts) > FEW_SENTENCES or len(self._marked) > FEW_NAMES
+        """Whether this is more than a few plain sentences: code or markup is written with care, however little prose is
+        beside it, and so are long lists."""
+        amount = max(self._sentences, self._texts, self._prose.total() // SENTENCE_WORDS)
+        return amount > FEW_SENTENCES or bool(self._marked)
 
     @cached_property
     def care(self) -> float:

@@ -1,4 +1,5 @@
-"""A form with "-ing" after "to": right after a preposition ("opt in to printing"), a mistake in an infinitive."""
+"""Forms with "-ing": right after a "to" that is a preposition ("opt in to printing"), a mistake in an infinitive; and
+at the beginning of notes."""
 
 from __future__ import annotations
 
@@ -34,3 +35,8 @@ def is_gerund_after_to(word: str, before: Sequence[str]) -> bool:
     while rest and rest[-1] in _BETWEEN:
         rest.pop()
     return rest[-1] not in _INFINITIVE
+
+
+def is_of_verb(word: str, verb: str) -> bool:
+    """Whether a word is the form with "-ing" of a verb."""
+    return word.endswith("ing") and word[:-3] in (verb, verb.removesuffix("e"), verb + verb[-1:])

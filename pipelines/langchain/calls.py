@@ -60,7 +60,7 @@ class Answers:
         references may be named; all without it. Raises TypeError and ValueError for invalid arguments, before anything
         runs."""
         self.engine, self.model_name = named_engine
-        counts = [len(each) for each in references] if named is None else named
+        counts = [len(reference) for reference in references] if named is None else named
         self.references = [each[:count] for each, count in zip(references, counts, strict=True)]
         self._streamed: dict[int, Answered] = {}  # by prompt
         given = {**options, "timeout": timeout}
@@ -158,7 +158,7 @@ def in_content(parts: Sequence[CopiedPart], result: Result) -> list[CopiedPart]:
 def usage(result: Result) -> UsageMetadata:
     """Token counts of a prompt and its answers, with accepted and rejected draft tokens in OpenAI's fields."""
     samples = result.samples or (result,)
-    output = sum(len(each.token_ids) for each in samples)
+    output = sum(len(sample.token_ids) for sample in samples)
     accepted = sum(each.stats.num_accepted_tokens for each in samples)
     drafted = sum(each.stats.num_draft_tokens for each in samples)
     reasoning = sum(each.parts.num_reasoning_tokens for each in samples)

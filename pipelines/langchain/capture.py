@@ -87,7 +87,7 @@ class ReferenceCapture(BaseCallbackHandler):
             dropped, written = noted.dropped - noted.written, noted.written.copy()
             events = [(source in self._runs, event) for source, event in reversed(noted.events)]
             # The inputs of a stream are known at its end.
-            given = [each.inputs for each in outwards]
+            given = [outward.inputs for outward in outwards]
         shown, hidden = list[list[Document]](), list[Document]()
         for is_siblings, event in events:
             lost = [is_siblings or key_of(document) in dropped for document in event]

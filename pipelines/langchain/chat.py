@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from asyncio import AbstractEventLoop
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Literal
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal, cast
+from uuid import uuid4
 
+from langchain_core.exceptions import OutputParserException
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatGenerationChunk, ChatResult, LLMResult
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.tool import invalid_tool_call, tool_call, tool_call_chunk
+from langchain_core.output_parsers import BaseOutputParser, JsonOutputParser, PydanticOutputParser
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, Generation, LLMResult
+from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.runnables.config import ContextThreadPoolExecutor
-from langchain_core.utils.function_calling import convert_to_openai_tool
+from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
+from langchain_core.utils.pydantic import is_basemodel_subclass
 
+from copyspec import Chunk, Result
+from copyspec.common.checks import brief
+from copyspec.engine.logits.constraints import closed
 from copyspec.engine.logits.json_schemas import json_schema_of, why_no_schema
+from copyspec.text.chat import check_variables
+from copyspec.text.replies.calls import tool_name
 
-from .capture import call_begins, while_read
-from .chat_call import ChatCall
+from .calls import Answers, usage
+from .capture import call_begins, captured, captured_around, while_read
+from .documents import explicit
 from .fields import CONFIG, EngineFields, Stop, public
-from .messages import encoded_prompt
-from .structured import constraint, structured
+from .messages import Tool as ToolSchema
+from .messages import encoded_prompt, message_text
+from .prompted import Around, artifacts, references_of
 
 if TYPE_CHECKING:
+    from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
     from langchain_core.language_models import LanguageModelInput
     from langchain_core.language_models.model_profile import ModelProfile
-    from langchain_core.runnables import Runnable
     from langchain_core.tools import BaseTool
+    from pydantic import BaseModel
 
 
 MAX_THREADS = 64
@@ -193,3 +210,173 @@ class ChatCopySpec(EngineFields, BaseChatModel):
     ) -> int:
         """Return the number of tokens of the whole prompt, with the chat template applied to the messages."""
         return len(encoded_prompt(self.engine, messages, [convert_to_openai_tool(tool) for tool in tools or ()]).ids)
+
+
+def constraint(schema: dict[str, Any] | type) -> object:
+    """Return the schema for `json_schema=`: pydantic classes as they are, all else as JSON schemas, in which an object
+    has no properties but those it names, as in tool calls, unless it says so. langchain-core would leave out all that a
+    JSON schema without `properties` says."""
+    if not isinstance(schema, dict):
+        return schema if hasattr(schema, "model_json_schema") else closed(convert_to_json_schema(schema))
+    is_tool = not schema.keys().isdisjoint(("function", "parameters", "input_schema", "toolSpec"))
+    return closed(convert_to_json_schema(schema) if is_tool else schema)
+
+
+class CompleteJsonParser(JsonOutputParser):
+    """Parses complete answers only: langchain-core's parser completes what `max_tokens` or a stop string has cut off.
+    The pieces of a stream are parsed as far as they go."""
+
+    def parse_result(self, result: list[Generation], *, partial: bool = False) -> Any:
+        """Return the answer as JSON data. Raises OutputParserException if it is cut off."""
+        if not partial:
+            _check_complete(result)
+        return super().parse_result(result, partial=partial)
+
+
+class CompletePydanticParser(PydanticOutputParser):  # type: ignore[type-arg]
+    """`CompleteJsonParser` for an object of a pydantic class."""
+
+    def parse_result(self, result: list[Generation], *, partial: bool = False) -> Any:
+        """Return the answer as an object. Raises OutputParserException if it is cut off."""
+        if not partial:
+            _check_complete(result)
+        return super().parse_result(result, partial=partial)
+
+
+def _check_complete(result: Sequence[Generation]) -> None:
+    """Raise OutputParserException for an answer that is not complete JSON, or is a number that the limit may have
+    cut."""
+    answer = result[0]
+    text = answer.text.strip()
+    metadata = answer.message.response_metadata if isinstance(answer, ChatGeneration) else {}
+    at_limit = metadata.get("finish_reason") == "length"
+    try:
+        json.loads(text)
+        if not (at_limit and text[-1].isdigit()):
+            return
+    except (ValueError, RecursionError):
+        pass
+    why = (
+        "a limit of tokens or of time cut it: give more max_tokens, or max_time"
+        if at_limit
+        else "a stop string may have cut it"
+    )
+    raise OutputParserException(f"the answer is not complete JSON, {why}; got {brief(text)}", llm_output=text)
+
+
+def structured(model: Runnable[Any, Any], schema: dict[str, Any] | type, *, include_raw: bool) -> Runnable[Any, Any]:
+    """Make `model` answer in JSON of `schema`, parsed into an object of the pydantic class or a dict. With
+    `include_raw`: into a dict of `raw`, `parsed` and `parsing_error`, as LangChain's models do."""
+    is_model = isinstance(schema, type) and is_basemodel_subclass(schema)  # a TypedDict is a type, too
+    parser: BaseOutputParser[Any] = CompleteJsonParser()
+    if is_model:
+        parser = CompletePydanticParser(pydantic_object=cast("type[BaseModel]", schema))
+    if not include_raw:
+        return model | parser
+    parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
+    unread = RunnablePassthrough.assign(parsed=lambda _: None)
+    return RunnableMap(raw=model) | parsed.with_fallbacks([unread], exception_key="parsing_error")
+
+
+_VARIABLES = "chat_template_kwargs"
+
+
+class ChatCall:
+    """One call of the chat model, with LangChain's arguments and results."""
+
+    def __init__(
+        self,
+        model: EngineFields,
+        messages: Sequence[BaseMessage],
+        stop: object,
+        run_manager: CallbackManagerForLLMRun | AsyncCallbackManagerForLLMRun | None,
+        kwargs: Mapping[str, object],
+        loop: AbstractEventLoop | None = None,
+    ) -> None:
+        engine, name = model.engine_for(kwargs.get("model"))
+        tools = _tools(kwargs)
+        options = model.call_options(stop, kwargs)
+        variables = check_variables(_VARIABLES, options.pop(_VARIABLES, {}))
+        prompt = encoded_prompt(engine, messages, tools, variables)
+        around, shown = Around(), list[list[object]]()
+        if model.auto_references:
+            around = captured() if run_manager is None else captured_around(run_manager.parent_run_id)
+            shown = artifacts(messages)
+        text = "\n".join(map(message_text, messages))
+        references, named = references_of(explicit(kwargs.get("references")), around, text, shown)
+        timeout = kwargs.get("timeout", model.timeout)
+        self.answers = Answers((engine, name), [prompt], [references], options, timeout, loop, [named])
+
+    def chat_result(self, result: Result) -> ChatResult:
+        generations = []
+        for index, sample in enumerate(result.samples or (result,)):
+            parts = sample.parts
+            message = AIMessage(
+                content=parts.content,
+                tool_calls=[tool_call(name=call.name, args=dict(call.arguments), id=_new_id()) for call in parts.calls],
+                invalid_tool_calls=[
+                    invalid_tool_call(name=call.name, args=call.text, id=_new_id(), error=call.error)
+                    for call in parts.invalid
+                ],
+                additional_kwargs=_thought(parts.reasoning),
+                usage_metadata=usage(result) if index == 0 else None,
+                response_metadata=self.answers.metadata(sample),
+            )
+            generations.append(ChatGeneration(message=message))
+        return ChatResult(generations=generations)
+
+    def messages_of(self, chunk: Chunk) -> Iterator[ChatGenerationChunk]:
+        """Convert a piece of the answer. Text that may be a call is held back; the end brings all calls.
+
+        Only the last message has counters and metadata, because merging would add them up.
+        """
+        if chunk.result is None:
+            if chunk.content or chunk.reasoning:
+                message = AIMessageChunk(content=chunk.content, additional_kwargs=_thought(chunk.reasoning))
+                yield ChatGenerationChunk(message=message)
+            return
+        parts = chunk.result.parts
+        calls = [
+            tool_call_chunk(name=call.name, args=_json(call.arguments), id=_new_id(), index=index)
+            for index, call in enumerate(parts.calls)
+        ]
+        # As a JSON string: langchain-core would complete a beginning of an object, and take it for a call.
+        broken = [
+            tool_call_chunk(name=call.name, args=_json(call.text), id=_new_id(), index=len(calls) + index)
+            for index, call in enumerate(parts.invalid)
+        ]
+        message = AIMessageChunk(
+            content=chunk.content,
+            tool_call_chunks=[*calls, *broken],
+            additional_kwargs=_thought(chunk.reasoning),
+            usage_metadata=usage(chunk.result),
+            response_metadata=self.answers.metadata(chunk.result),
+            chunk_position="last",
+        )
+        yield ChatGenerationChunk(message=message)
+
+
+def _thought(text: str) -> dict[str, object]:
+    """A thought, or a piece of one, where LangChain's models for DeepSeek and Qwen have it."""
+    return {"reasoning_content": text} if text else {}
+
+
+def _tools(kwargs: Mapping[str, object]) -> list[ToolSchema]:
+    tools = kwargs.get("tools") or ()
+    if kwargs.get("tool_choice") == "none":
+        return []
+    assert isinstance(tools, Sequence)
+    tool_schemas: list[ToolSchema] = [convert_to_openai_tool(tool) for tool in tools]
+    for tool in tool_schemas:
+        if tool_name(tool) is None:
+            raise ValueError(f"tools must be functions, in LangChain's form or OpenAI's for chats; got {brief(tool)}")
+    return tool_schemas
+
+
+def _new_id() -> str:
+    """An id of nine letters and digits: Mistral's templates refuse any other."""
+    return uuid4().hex[:9]
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

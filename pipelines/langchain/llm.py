@@ -160,8 +160,8 @@ def _around(prompts: Sequence[str], callbacks: object, given: Mapping[str, objec
 def _llm_result(answers: Answers, results: Sequence[Result]) -> LLMResult:
     generations = [
         [
-            Generation(text=each.text, generation_info=_info(answers, each, index))
-            for each in result.samples or (result,)
+            Generation(text=sample.text, generation_info=_info(answers, sample, index))
+            for sample in result.samples or (result,)
         ]
         for index, result in enumerate(results)
     ]

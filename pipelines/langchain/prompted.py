@@ -49,12 +49,12 @@ def references_of(
 def artifacts(messages: Iterable[BaseMessage]) -> list[list[object]]:
     """Return the documents that tools returned as artifacts, by message, the latest first. What a message does not show
     of them was filtered out."""
-    results = [each for each in messages if isinstance(each, ToolMessage) and each.artifact is not None]
-    return [_shown(documents_in(each.artifact), texts_in(each)) for each in reversed(results)]
+    results = [message for message in messages if isinstance(message, ToolMessage) and message.artifact is not None]
+    return [_shown(documents_in(result.artifact), texts_in(result)) for result in reversed(results)]
 
 
 def _shown(documents: Iterable[object], texts: Sequence[str]) -> list[object]:
-    return [each if is_written(text_of(each) or "", texts) else Dropped.of(each) for each in documents]
+    return [document if is_written(text_of(document) or "", texts) else Dropped.of(document) for document in documents]
 
 
 def in_prompt(events: Sequence[Sequence[object]], prompt: str, handed_over: Sequence[object] = ()) -> list[object]:

@@ -80,7 +80,7 @@ def _bind(chain: Runnable[object, object], references: Private) -> Runnable[obje
     if isinstance(chain, RunnableAssign):
         return chain.model_copy(update={"mapper": _bind(chain.mapper, references)})  # type: ignore[return-value]
     if isinstance(chain, RunnableWithFallbacks):
-        fallbacks = [_bind(each, references) for each in chain.fallbacks]
+        fallbacks = [_bind(fallback, references) for fallback in chain.fallbacks]
         return chain.model_copy(update={"runnable": _bind(chain.runnable, references), "fallbacks": fallbacks})
     if isinstance(chain, RunnableBranch):
         branches = [(condition, _bind(chosen, references)) for condition, chosen in chain.branches]

@@ -75,7 +75,7 @@ def find(
         held = set(split(text)) | limits(text)
         return frozenset(term for term, same in forms.items() if not same.isdisjoint(held))
 
-    found: list[Found] = []
+    candidates: list[Found] = []
     for rank, (context, text) in enumerate(passages):
         parts = units(text, context)
         held = [terms(text[part.start : part.end]) | terms(part.question) for part in parts]
@@ -101,8 +101,8 @@ def find(
             score -= LONG_COST * min(1.0, extent(piece) / LONG_UNIT) + (0.0 if part.is_prose else CODE_COST)
             if inside or near:
                 fits = holds_value(question, piece)
-                found.append(Found(rank, part.start, part.end, score, near / total, inside / total, fits))
-    return _joined(sorted(found, key=lambda each: -each.score), passages)[:most]
+                candidates.append(Found(rank, part.start, part.end, score, near / total, inside / total, fits))
+    return _joined(sorted(candidates, key=lambda each: -each.score), passages)[:most]
 
 
 def widened(text: str, start: int, end: int, most: int) -> tuple[int, int]:

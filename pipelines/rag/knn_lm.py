@@ -9,7 +9,8 @@ leads to the same token, whatever its neighbours.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
@@ -19,16 +20,87 @@ from numpy.typing import NDArray
 
 from copyspec.common.checks import check_count, check_whole, plain_value
 from copyspec.common.forks import fork_safe
-from copyspec.retrievers import Scheduler, Search, SpeculationStats, Worker
+from copyspec.retrievers import ExactIndex, Scheduler, Search, SpeculationStats, VectorIndex, Worker
 
 from ..models import engine_of
-from .knn_datastore import KNNDatastore, captured_states
 from .rounds import Rounds, plainly
 
 if TYPE_CHECKING:
+    import torch
+
     from copyspec import Engine
 
     from ..models import ModelLike
+
+MAX_TOKENS = 1024
+"""Tokens per forward pass while a datastore is built; longer texts are split into pieces of this length."""
+
+
+class KNNDatastore:
+    """Entries in the order of their texts: consecutive entries are consecutive tokens.
+
+    `keys`: an index over hidden states (squared distances), `values`: the token after each. [n]
+    """
+
+    def __init__(self, keys: VectorIndex, values: NDArray[np.int64]) -> None:
+        """Raises ValueError if the numbers of keys and values differ or are zero, or the metric is not "l2"."""
+        if len(keys) != len(values) or not len(values):
+            raise ValueError(f"a datastore needs as many keys as values, at least one: {len(keys)} and {len(values)}")
+        if keys.metric != "l2":
+            raise ValueError(f"the keys' index must have metric='l2', got {keys.metric!r}")
+        self.keys, self.values = keys, values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @classmethod
+    def build(cls, texts: Sequence[str], *, model: ModelLike = None, index: VectorIndex | None = None) -> KNNDatastore:
+        """Build a datastore with an entry for each token of the texts except the first of each piece.
+
+        `index`: an empty index with metric "l2"; None: exact search with NumPy."""
+        if isinstance(texts, str):
+            raise TypeError(f"texts must be a list of strings, got one string: write [{texts[:20]!r}...]")
+        engine = engine_of(model)
+        keys: list[NDArray[np.float32]] = []
+        values: list[int] = []
+        for text in texts:
+            ids = engine.codec.encode(text).ids
+            for start in range(0, len(ids), MAX_TOKENS):
+                piece = ids[start : start + MAX_TOKENS]
+                if len(piece) > 1:
+                    keys.append(_states(engine, piece[:-1]))
+                    values += piece[1:]
+        if not values:
+            raise ValueError(f"none of the {len(texts)} texts has two tokens")
+        made = index if index is not None else ExactIndex(keys[0].shape[1], metric="l2")
+        for key in keys:
+            made.add(key)
+        return cls(made, np.array(values, dtype=np.int64))
+
+
+@contextmanager
+def captured_states(engine: Engine) -> Iterator[list[torch.Tensor]]:
+    """Collect the inputs of the LM head (hidden states, [1, n, d]) of each forward pass inside the `with` block."""
+    head = engine.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    states: list[torch.Tensor] = []
+    handle = head.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0].detach()))
+    try:
+        yield states
+    finally:
+        handle.remove()
+
+
+def _states(engine: Engine, ids: list[int]) -> NDArray[np.float32]:
+    """The last hidden state at each token. [len(ids), d]"""
+    import torch
+
+    from copyspec.targets.hooks.inference import inference_mode
+
+    with engine.forward_lock, inference_mode(True), captured_states(engine) as states:
+        engine.model(input_ids=torch.tensor([ids], device=engine.model.device), use_cache=False)
+    found: NDArray[np.float32] = states[-1][0].float().cpu().numpy()
+    return found
+
 
 CONSECUTIVE = 10
 """Entries after each found one that enter the cache, the paper's n."""
@@ -158,7 +230,7 @@ class Moment:
 
 
 class _Text:
-    """One output, token by token (see `guesses.Task`). An answer is the next token."""
+    """One output, token by token (see `rounds.Task`). An answer is the next token."""
 
     def __init__(self, pipeline: KNNLM, prompt: list[int], limit: int) -> None:
         from transformers import DynamicCache

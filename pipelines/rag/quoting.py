@@ -95,7 +95,7 @@ def answer(
         with IterativeRAG(passages, model=correction_engine_of(model), instruction=layout, stride=stride) as pipeline:
             answered = pipeline(question, max_new_tokens=max_new_tokens, temperature=0.0)
         result, best = answered.result, answered.documents[0].hit
-        shown = {each.hit.id: each.hit.text for each in answered.documents}
+        shown = {document.hit.id: document.hit.text for document in answered.documents}
     if not is_found or _is_beside(question, result, shown):
         logger.warning(
             "no answer: no content word of the question %r occurs in or next to the quoted sentences", question

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
-from copyspec.retrievers import Plan, Scheduler, SpeculationStats
+from copyspec.retrievers import Plan, Scheduler, Search, SpeculationStats
 
 Query = TypeVar("Query")
 Answer = TypeVar("Answer")
-Found = TypeVar("Found", covariant=True)
 
 
 class Task(Protocol[Query, Answer]):
@@ -50,23 +49,6 @@ class Task(Protocol[Query, Answer]):
         """Discard everything after `position`, which is an earlier value of `position`."""
 
 
-class Verification(Protocol[Found]):
-    """A running search."""
-
-    def done(self) -> bool:
-        """Whether `result` returns or raises without waiting."""
-
-    def result(self) -> Sequence[Found]:
-        """Wait for the answers, one for each query."""
-
-    @property
-    def seconds(self) -> float:
-        """Duration of the search itself."""
-
-    def cancel(self) -> None:
-        """Cancel the search; its result is not needed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Guess(Generic[Query, Answer]):
     """A guessed answer for a step, to be verified by the knowledge base."""
@@ -81,7 +63,9 @@ class Guess(Generic[Query, Answer]):
 class GuessBatch(Generic[Query, Answer]):
     """A batch of guesses being verified."""
 
-    def __init__(self, task: Task[Query, Answer], guesses: list[Guess[Query, Answer]], search: Verification[Answer]):
+    def __init__(
+        self, task: Task[Query, Answer], guesses: list[Guess[Query, Answer]], search: Search[Sequence[Answer]]
+    ):
         """`search`: for the guesses' queries, just submitted."""
         self._task = task
         self.guesses = guesses
@@ -110,7 +94,7 @@ class GuessBatch(Generic[Query, Answer]):
         return max(0.0, perf_counter() - self._sent - self.search.seconds)
 
 
-Submit = Callable[[Sequence[Query]], Verification[Answer]]
+Submit = Callable[[Sequence[Query]], Search[Sequence[Answer]]]
 """Starts a search for the answers to the queries."""
 
 
@@ -333,7 +317,7 @@ class Rounds(Generic[Query, Answer]):
         self._scheduler.observe_search(len(queries), search.seconds)
         return found
 
-    def _waited(self, search: Verification[Answer], started: float) -> Sequence[Answer]:
+    def _waited(self, search: Search[Sequence[Answer]], started: float) -> Sequence[Answer]:
         """Wait for a search. `started`: the time when waiting began."""
         found = search.result()
         waited = perf_counter() - started

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from operator import add, attrgetter
 from time import perf_counter
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from ..base import DEFAULT_K, Folder, Hit, Retriever, check_k, check_query, chec
 from ..saving import Saving, Written
 from ..shortlist import Shortlist, shortlist_of
 from .worker import Search, Worker
+
+T = TypeVar("T")
 
 PREFETCH = 20
 """Hits of each base search that enter the cache, the paper's number: later queries of a text have similar results."""
@@ -78,7 +81,7 @@ class Answer:
     was_right: bool = False
 
 
-class SpeculativeRetriever:
+class SpeculativeRetriever(Retriever):
     """A cache in front of any retriever.
 
     `search` and `search_batch` search the base, and put the hits into the cache. `guess` answers from the cache alone.
@@ -115,18 +118,11 @@ class SpeculativeRetriever:
         with self._lock:
             return self._stats
 
-    def __len__(self) -> int:
-        return len(self.base)
-
     @property
     def cached(self) -> Sequence[int]:
         """Ids of the texts in the cache, least recently found first."""
         with self._lock:
             return self._cache.by_age()
-
-    def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
-        """Search the base."""
-        return self.search_batch([check_query(query)], k)[0]
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
         """Search the base for all queries at once."""
@@ -174,10 +170,11 @@ class SpeculativeRetriever:
             self._cache.touch(chosen)
         return Hit(chosen, score, self.base.texts[chosen])
 
-    def submit(self, queries: Sequence[str]) -> Search[list[list[Hit]]]:
-        """Start `search_batch(queries, k=prefetch)` in the worker thread. Raises RuntimeError after `close`."""
+    def submit(self, queries: Sequence[str], read: Callable[[list[Hit]], T] = list) -> Search[list[T]]:  # type: ignore[assignment]
+        """Start `search_batch(queries, k=prefetch)` in the worker thread; the result is what `read` makes of each
+        query's hits. Raises RuntimeError after `close`."""
         checked = check_texts(queries, "queries")
-        return self._worker.submit(lambda: self._search(checked, self.prefetch, fills=True))
+        return self._worker.submit(lambda: [read(hits) for hits in self._search(checked, self.prefetch, fills=True)])
 
     def search_here(self, queries: Sequence[str]) -> list[list[Hit]]:
         """Do the search of `submit` in the caller's thread, for results that are needed at once."""

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from .. import files
 from ..saving import Saving
-from .numbers import in_memory, numbers_of
-from .sampled_keys import PlaceIndex, SampledKeys, TokenRanges, sampled_keys
+from .sampled_keys import PlaceIndex, SampledKeys, TokenRanges, in_memory, numbers_of, sampled_keys
 from .suffix_array import BORDER, Tokens, sorted_places
 
 NEEDED = ("tokens", "places", "heads", "starts", "documents")

@@ -28,7 +28,7 @@ from benchmarks.replay.methods import HfPromptLookup, Llma, LongestSuffix, Promp
 from benchmarks.replay.priors import priors_json
 from benchmarks.replay.terminal import terminal
 from copyspec.budget import Budget
-from copyspec.drafters.copying import priors
+from copyspec.drafters.copying import estimates
 from copyspec.tree import EMPTY, DraftTree
 
 EOS = 9
@@ -386,9 +386,11 @@ def test_draft_cost_measures_every_kind_of_source(
     assert "give a longer text" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "fitted"), [("priors.json", priors.NAMED), ("priors_found.json", priors.FOUND)])
-def test_the_priors_are_as_their_command_writes_them(name: str, fitted: priors.Priors) -> None:
-    content = Path(priors.__file__).with_name(name).read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("name", "fitted"), [("estimates.json", estimates.NAMED), ("priors_found.json", estimates.FOUND)]
+)
+def test_the_priors_are_as_their_command_writes_them(name: str, fitted: estimates.Priors) -> None:
+    content = Path(estimates.__file__).with_name(name).read_text(encoding="utf-8")
     assert priors_json(fitted.weights, fitted.crowds) == content
 
 

@@ -21,7 +21,7 @@ import pytest
 
 import copyspec
 from copyspec.client import sending
-from copyspec.client.feeding import as_ended
+from copyspec.client.sending import as_ended
 from copyspec.pipelines import FileOptions, GECPipeline, GuardOptions, Summary
 from tests.helpers.commands import run
 from tests.helpers.fake_server import Sent, asked_text, completion, fake_server

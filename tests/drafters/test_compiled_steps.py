@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
-from copyspec.drafters.copying import alignment, corpus, resumptions, tables
+from copyspec.drafters.copying import alignment, corpus, drafter, resumptions
 from copyspec.drafters.copying import drafter as copying
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.predictors.ngrams import NGrams
@@ -96,15 +96,15 @@ def _calls() -> dict[str, list[Any]]:
     tree: list[Any] = [[5, 6, 5], [-1, 0, 0], [0.5, 0.4, 0.1], [1, 2, 3], [[(2, 65)], [(3, 66)], []]]
     text, weights = [-1, 5, 6, 5, -4, 7, 8, 6, 5], [0.5] * 400
     return {
-        "best_chain": [tables.TABLES, text, [0.5] * 600, 0.5, *tree, 9],
+        "best_chain": [drafter.TABLES, text, [0.5] * 600, 0.5, *tree, 9],
         "extend": [[5, 6], {5: [1], 6: [2]}, {5: 3, 6: 1}, [5, 6], [7, 6, 6, 5], 3, 2],
         "walk": [
-            *(tables.RATES, [5, 9, 8], *tree, text, 6, {5: 24 * 7, 6: 24 * 8 + 2}),
+            *(drafter.RATES, [5, 9, 8], *tree, text, 6, {5: 24 * 7, 6: 24 * 8 + 2}),
             *(array("d", [0.0] * 400), weights, [0.5] * 400, [0.5] * 400),
         ],
         "make_odds": [[0.5] * 32, (0.1, 0.3, 0.5), 4, 3, 20],
         "columns": [
-            *(tables.TABLES, tables.ODDS, text, 3, 2, [0, 1, 2], frozenset({5}), frozenset({6}), LETTERS.arrays)
+            *(drafter.TABLES, drafter.ODDS, text, 3, 2, [0, 1, 2], frozenset({5}), frozenset({6}), LETTERS.arrays)
         ],
         "make_rates": [0.99, 6.0, 3.0, 6.0, 20, 3, 3, 4],
     }

@@ -23,11 +23,11 @@ from copyspec.drafters import CopyDrafter
 from copyspec.drafters.copying import drafter as copying
 from copyspec.drafters.copying import growth, situations
 from copyspec.drafters.copying.corpus import CopyCorpus
+from copyspec.drafters.copying.drafter import BREAKING_CONSTANTS, CONSTANTS, TABLES
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown, PredictorCalls
 from copyspec.drafters.copying.native_module import COMPILED
 from copyspec.drafters.copying.substitutes import COLUMNS, REPEATED
-from copyspec.drafters.copying.tables import BREAKING_CONSTANTS, CONSTANTS, TABLES
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 from copyspec.tree import ROOT, Origin

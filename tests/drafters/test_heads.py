@@ -21,11 +21,10 @@ from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.predictors.base import MIN_TIME, RowContext, RunTime
 from copyspec.drafters.predictors.block_layers import BlockLayers
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureReader, LayerSizes
-from copyspec.drafters.predictors.head_files import FORMAT, load_heads
+from copyspec.drafters.predictors.head_files import AUX_LAYERS, FORMAT, PublishedHeads, load_heads
 from copyspec.drafters.predictors.head_folder import HeadFile
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor, weights_of
-from copyspec.drafters.predictors.published_heads import AUX_LAYERS, PublishedHeads
 from copyspec.engine.engine import Engine
 from copyspec.models.errors import FileError, LoadError
 from copyspec.options import SamplingOptions, StaticOptions

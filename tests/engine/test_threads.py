@@ -189,6 +189,17 @@ def test_passes_take_their_threads_and_the_program_keeps_its_own(watched: tuple[
     assert engine.threads == 1 and counts[-1] == 4
 
 
+def test_passes_of_a_lent_copy_take_as_many(watched: tuple[Engine, list[int]]) -> None:
+    engine, counts = watched
+    run = engine.lend(tiny_model())
+    for given, expected in ((None, 1), (3, 3)):
+        engine.threads = given
+        assert run(torch.get_num_threads) == expected and torch.get_num_threads() == 4
+    with pytest.raises(KeyError, match="mine"):
+        run(lambda: {}["mine"])
+    assert torch.get_num_threads() == 4 and counts == [], "the model itself made no pass"
+
+
 def test_an_error_and_an_abandoned_stream_leave_the_threads_as_they_were(watched: tuple[Engine, list[int]]) -> None:
     engine, _ = watched
 

@@ -2,6 +2,7 @@
 
     python -m tests.fuzz.hybrids --calls 500                    # all families; takes minutes
     python -m tests.fuzz.hybrids --only qwen3_next --calls 500
+    python -m tests.fuzz.hybrids --static                       # passes of static shapes, recorded and replayed
 
 Each family is a tiny model with random weights. A call has 1, 3 or 8 prompts of different lengths, each with two
 references that are right, wrong or sometimes right, so that drafts branch; rows leave a batch at different times, and
@@ -30,6 +31,7 @@ import copyspec
 from copyspec.budget import CostModel
 from kit.architectures import TIE, tiny
 from tests.helpers.both_ways import tokenizer
+from tests.helpers.cpu_graph import CpuGraph
 from tests.helpers.models import VOCAB_SIZE
 
 FAMILIES = (
@@ -150,11 +152,12 @@ def _is_tie(row: Truth, output: Sequence[int]) -> bool:
     return False
 
 
-def examine(family: str, count: int, seed: int) -> Counter[str]:
+def examine(family: str, count: int, seed: int, static: copyspec.StaticOptions | None = None) -> Counter[str]:
     """Count the outcomes of so many calls of a family."""
     model = tiny(family, 8)
     model.generation_config.pad_token_id = 0
-    engine, counts, ticks = copyspec.Engine(model, tokenizer(), name=family), Counter[str](), count_from()
+    counts, ticks = Counter[str](), count_from()
+    engine = copyspec.Engine(model, tokenizer(), name=family, static=static)
     engine._costs = CostModel(lambda: 1e-3 * next(ticks), slope=0.0)  # drafts pay however busy the machine is
     for number, call in enumerate(islice(calls(engine, seed), count)):
         found = Counter(outcomes(engine, call))
@@ -171,13 +174,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", metavar="FAMILY", default=FAMILIES)
     parser.add_argument("--calls", type=int, default=40, help="per family (default: 40)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--static", action="store_true", help="passes of static shapes, as on a GPU")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    static = copyspec.StaticOptions(use="always", new_graph=CpuGraph) if options.static else None
     differ = 0
     for family in options.only:
-        counts = examine(family, options.calls, options.seed)
+        counts = examine(family, options.calls, options.seed, static)
         differ += counts["differs"]
         print(
             f"{family}: {options.calls} calls, {counts['equal']:,} outputs equal, {counts['tie']} at a tie, "

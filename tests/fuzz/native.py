@@ -30,7 +30,7 @@ from random import Random
 from time import perf_counter
 from typing import Any
 
-from copyspec.drafters.copying import tables
+from copyspec.drafters.copying import drafter
 from kit.reporting import machine, write_json
 from tests.fuzz.native_cases import copied, in_python, record, vary
 from tests.fuzz.native_traps import TrapError
@@ -99,7 +99,7 @@ def _call(module: Any, rng: Random, bases: Sequence[dict[str, Any]], number: int
         if kind == "starved":
             outcome.starved += 1
             after = rng.choice([rng.randrange(12), rng.randrange(200)])
-            _starved(module.make_tables, tables.CONSTANTS, after)
+            _starved(module.make_tables, drafter.CONSTANTS, after)
             found = _starved(module.grow, (*case.values(),), after)
         else:
             found = module.grow(*case.values())

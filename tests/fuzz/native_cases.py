@@ -14,8 +14,8 @@ from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
 from copyspec.drafters.copying import drafter as copying
 from copyspec.drafters.copying import growth
+from copyspec.drafters.copying.drafter import CONSTANTS
 from copyspec.drafters.copying.growth import Grown, PredictorCalls
-from copyspec.drafters.copying.tables import CONSTANTS
 from copyspec.drafters.predictors.base import TokenProbs
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import FORK, Source, SourceKind

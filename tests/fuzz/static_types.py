@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore")
     head = {"transformers": transformers.__version__, "torch": torch.__version__, "compiled": not options.no_compile}
     found: list[dict[str, Any]] = resumed(options.json, head).get("types", [])
-    for name in options.only or [*models.CAUSAL, *models.SEQ2SEQ]:
+    for name in options.only or [*models.CAUSAL, *models.SEQ2SEQ, *models.STATEFUL]:
         if name in {each["type"] for each in found}:
             continue
         found.append(examine(name, compiled=not options.no_compile))

@@ -20,8 +20,8 @@ from transformers import (
 
 import copyspec
 from copyspec.integrations import transformers as integration
+from copyspec.integrations.transformers.caches import CACHE_FIELD
 from copyspec.integrations.transformers.hf import CopiedDecoderOnlyOutput
-from copyspec.integrations.transformers.replay import CACHE_FIELD
 from tests.helpers.both_ways import (
     EOS,
     PAD,

@@ -12,7 +12,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel, StaticCache
 
 import copyspec
-from copyspec.integrations.transformers.replay import CACHE_FIELD
+from copyspec.integrations.transformers.caches import CACHE_FIELD
 from tests.helpers.both_ways import (
     NEW_TOKENS,
     assert_caches_are_equal,

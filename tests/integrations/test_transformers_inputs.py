@@ -15,7 +15,7 @@ import torch
 import transformers
 
 import copyspec
-from copyspec.integrations.transformers.replay import CACHE_FIELD
+from copyspec.integrations.transformers.caches import CACHE_FIELD
 from copyspec.literature import Pool
 from copyspec.targets.facts import forward_arguments
 from tests.helpers.both_ways import (

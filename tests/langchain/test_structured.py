@@ -17,7 +17,7 @@ from pydantic.v1 import BaseModel as BaseModelV1
 from typing_extensions import TypedDict
 
 from copyspec.pipelines.langchain import ChatCopySpec
-from copyspec.pipelines.langchain.structured import constraint, structured
+from copyspec.pipelines.langchain.chat import constraint, structured
 from tests.helpers.texts import engine
 
 

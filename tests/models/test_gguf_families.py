@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from transformers import AutoConfig
 
-from copyspec.models.gguf_rope import LONG, SHORT, adopt_rope
-from copyspec.models.gguf_settings import adopt_settings
+from copyspec.models.gguf_settings import LONG, SHORT, adopt_rope, adopt_settings
 
 COMMON = {"context_length": 4096, "embedding_length": 256, "block_count": 4, "feed_forward_length": 512}
 OLD = ("gpt2", "bloom", "mamba", "falcon")

@@ -363,7 +363,7 @@ def test_tokenizers_of_bytes_are_those_of_gpt2() -> None:
     """Before 5.24, transformers gives them SentencePiece's decoder and tokens for bytes."""
     from tokenizers.decoders import ByteFallback, Replace, Sequence
 
-    from copyspec.models.gguf_tokens import _settle_bytes
+    from copyspec.models.gguf import _settle_bytes
     from tests.helpers.texts import byte_level
 
     tokenizer = copy.deepcopy(byte_level())

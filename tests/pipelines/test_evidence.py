@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +22,7 @@ from copyspec.pipelines import (
 )
 from copyspec.pipelines.documents import Part, Refusal, Segment
 from copyspec.pipelines.editing.runner import Runner, Work
+from copyspec.pipelines.formats import format_of
 from copyspec.pipelines.guards.articles import article_of
 from copyspec.pipelines.guards.document_words import DOCUMENT_CHARS, DocumentWords, beginning, is_compound
 from copyspec.pipelines.guards.set_phrases import lost_phrase
@@ -122,14 +124,62 @@ def test_many_sentences_without_slips_ask_for_more_care() -> None:
     assert care("It is a good day. " * 20 + "We recieve a seperate lettre.") < 2.8
 
 
-def test_little_prose_in_much_code_is_a_document() -> None:
-    text = "It is a good day."
+NOTES = """
+    Conflicting table row IDs. | Missing fields of a form. | Failing tests | Existing accounts. | Remaining items
+    Adding users to groups. | Installing the package | Running all tests | Building from source. | Using a proxy
+    Creating tables | Checking values | Reading files. | Writing output to files | Handling errors. | Testing locally
+    Logging requests. | Supporting material | Matching rows only. | Stopping services
+"""
 
-    def parts(names: int) -> list[Part]:
-        return [Part(text, (Segment(0, len(text)),)), Part(" ".join(f"name_{at} = {at};" for at in range(names)))]
 
-    assert DocumentWords(parts(3)).care == 0 and not DocumentWords(parts(3)).is_document
-    assert DocumentWords(parts(30)).care > 1 and DocumentWords(parts(30)).is_document
+@pytest.mark.parametrize(
+    "note", [each.strip() for line in NOTES.split("\n") for each in line.split("|") if each.strip()]
+)
+def test_a_note_may_begin_with_ing(note: str) -> None:
+    first = note.split()[0]
+    base = first.removesuffix("ing")
+    for verb in (base, f"{base}e", base[:-1] if base[-1] == base[-2] else base):
+        assert corrected(note, {first: verb}) == note
+    assert corrected("Making sure that it is right.", {"Making": "Make"}) == "Make sure that it is right."
+
+
+SMALL_FILES = [
+    ("a.rst", "- **Fixed:** terms in notations know their variables (`#203 <https://x.org/203>`_).\n"),
+    ("a.rst", "It is a good day. See :ref:`here <there>`.\n"),
+    ("a.rst", ".. versionadded:: 2.1\n\nIt is a good day.\n"),
+    ("a.md", "It is a *good* day for `make`.\n"),
+    ("a.md", "---\ntitle: day\n---\n\nIt is a good day.\n"),
+    ("a.md", "It is a [good](https://x.org) day.\n"),
+    ("a.md", "<!-- a note -->\n\nIt is a good day.\n"),
+    ("a.mdx", "import X from 'x';\n\nIt is a good day.\n"),
+    ("a.html", "<p>It is a good day.</p>\n"),
+    ("a.htm", "<html><body>It is a good day.</body></html>\n"),
+    ("a.adoc", ":day: good\n\nIt is a good day.\n"),
+    ("a.adoc", "It is a link:x.html[good] day.\n"),
+    ("a.tex", "\\begin{document}\nIt is a good day.\n\\end{document}\n"),
+    ("a.tex", "It is a \\emph{good} day.\n"),
+    ("a.po", 'msgid "good"\nmsgstr "It is a good day."\n'),
+    ("a.py", "x = 1  # It is a good day.\n"),
+    ("a.c", "/* It is a good day. */\nint x;\n"),
+    ("a.js", "let x;\n// It is a good day.\n"),
+    ("a.sh", "# It is a good day.\nexec day\n"),
+    ("Makefile", "# It is a good day.\nall:\n"),
+    ("words.txt", "# These are words of ours. Keep them sorted.\n" + "".join(f"word{at}\n" for at in range(200))),
+    ("words.txt", "\n".join(f"w{at}x some words of a line" for at in range(40))),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), SMALL_FILES)
+def test_small_files_with_code_or_markup_and_long_lists_are_documents(name: str, text: str) -> None:
+    facts = DocumentWords(list(format_of(name).read(io.BytesIO(text.encode()))))
+    assert facts.is_document and facts.care > 1  # unknown words of a list look like slips
+
+
+@pytest.mark.parametrize("name", ["a.txt", "-", "a.md"])
+@pytest.mark.parametrize("text", ["It is a good day.", "It is a good day. We go out.", "A good day\n\nWe go out."])
+def test_a_few_plain_sentences_are_no_document(name: str, text: str) -> None:
+    facts = DocumentWords(list(format_of(name).read(io.BytesIO(text.encode()))))
+    assert not facts.is_document and facts.care == 0
 
 
 @pytest.mark.parametrize(

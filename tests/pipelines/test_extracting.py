@@ -505,7 +505,11 @@ def test_notebooks_are_their_cells(as_list: bool, tmp_path: Path) -> None:
     document = read(path)
     assert document.text == "# Herons\n\nThey wait.\n\nx = 1\nprint(x)"
     assert [each.heading for each in split_passages(document, max_chars=30)][:1] == ["Herons"]
-    for wrong in ("{", "[]", '{"cells": 3}', '{"cells": [{"cell_type": "code"}]}', '{"cells": ["x"]}', "\xff"):
+    old = [{"input" if each["cell_type"] == "code" else "source": each.pop("source"), **each} for each in held]
+    path.write_text(json.dumps({"worksheets": [{"cells": old[:1]}, {"cells": old[1:]}], "nbformat": 3}))
+    assert read(path).text == document.text
+    lists = ("3", '[{"cell_type": "code"}]', '["x"]')
+    for wrong in ("{", "[]", '{"worksheets": [3]}', *(f'{{"cells": {each}}}' for each in lists), "\xff"):
         path.write_text(wrong, encoding="latin-1")
         with pytest.raises(FormatError, match=r"x.ipynb': not a notebook"):
             read(path)

@@ -283,7 +283,7 @@ def test_a_document_that_does_not_fit_is_an_error_only_where_it_is_the_right_one
 
 
 def test_a_document_is_cut_at_its_tokens(engine: Engine) -> None:
-    from copyspec.pipelines.rag.shown_documents import Documents
+    from copyspec.pipelines.rag.iterative import Documents
 
     documents = Documents(engine, 4)
     assert documents.shown(Hit(0, 0.0, "a lamp")) == "a la"

@@ -251,7 +251,8 @@ def test_sentences_of_latin_script_end_as_before() -> None:
 def test_a_sentence_begins_after_one_in_another_script() -> None:
     text = "他来了。 we see it now."
     segment, changes = Segment(5, len(text)), [Change(0, 2, 1.5)]
-    found = check(text, segment, "We see it now.", context=Context(DocumentWords([Part(text, (segment,))]), changes))
+    facts = DocumentWords([Part(text, (Segment(0, 4), segment))])
+    found = check(text, segment, "We see it now.", context=Context(facts, changes))
     assert apply(text, found.edits) == "他来了。 We see it now."
 
 

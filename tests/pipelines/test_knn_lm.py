@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyspec import Engine
-from copyspec.pipelines.rag.knn_datastore import KNNDatastore
-from copyspec.pipelines.rag.knn_lm import KNNLM, KNNOptions
+from copyspec.pipelines.rag.knn_lm import KNNLM, KNNDatastore, KNNOptions
 from copyspec.retrievers import ExactIndex, Scheduler
 
 TEXTS = ["The lamp was lit at dusk.", "A ship came at dawn, and left at dusk.", "Nobody lit the lamp that night."]

@@ -439,9 +439,29 @@ def test_notebooks_change_in_the_lines_of_markdown_cells(is_list: bool) -> None:
     assert "".join(source) == "".join(lines).replace("go\nhome", "went\naway")
 
 
+@pytest.mark.parametrize("is_list", [True, False])
+@pytest.mark.parametrize("sheets", [1, 3])
+def test_notebooks_of_nbformat_3_change_in_their_worksheets(is_list: bool, sheets: int) -> None:
+    lines = ["It go\n", "home.\n"]
+    cells = [
+        {"cell_type": "heading", "level": 2, "source": "He goed"},
+        {"cell_type": "markdown", "source": lines if is_list else "".join(lines)},
+        {"cell_type": "code", "input": ["# It go"], "outputs": ["It go"]},
+    ]
+    data = json.dumps({"metadata": {"name": "It go"}, "nbformat": 3, "worksheets": [{"cells": cells}] * sheets})
+    out = corrected("ipynb", data.encode(), lambda text: text.replace("It go", "It goes").replace("goed", "went"))
+    made = [cell for sheet in json.loads(out)["worksheets"] for cell in sheet["cells"]]
+    assert ["".join(cell.get("source", cell.get("input"))) for cell in made] == [
+        "He went", "It goes\nhome.\n", "# It go",
+    ] * sheets  # fmt: skip
+    assert out.decode() == data.replace('"It go\\n', '"It goes\\n').replace("goed", "went")
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [
+        (b'{"worksheets": [1]}', "no object"),
+        (b'{"worksheets": [{}]}', "no 'cells'"),
         (b"{}", "no 'cells'"),
         (b"[1]", "no object"),
         (b'{"cells": 1}', "not a list"),

@@ -35,8 +35,8 @@ from copyspec.retrievers import (
     split_passages,
     words,
 )
-from copyspec.retrievers.headings import found_headings
-from copyspec.retrievers.pooling import sentence_settings
+from copyspec.retrievers.embedding import sentence_settings
+from copyspec.retrievers.passages import found_headings
 from copyspec.retrievers.terms import spellings
 from tests.helpers.commands import run
 from tests.helpers.texts import byte_level, llama

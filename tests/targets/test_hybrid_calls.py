@@ -17,13 +17,14 @@ def test_random_calls_are_equal(family: str) -> None:
 
 def test_wrong_states_are_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Of accepted nodes, which no test of a model at its loading sees."""
-    after = recurrences._Memory.after
+    memory = recurrences.Memory
+    after = memory.__call__
     engines = hybrids.copyspec.Engine
 
     def spoiled(*arguments: object, **options: object) -> object:
         engine = engines(*arguments, **options)  # type: ignore[arg-type]
         engine.max_length  # noqa: B018  the model is tested
-        monkeypatch.setattr(recurrences._Memory, "after", lambda memory, token: torch.zeros_like(after(memory, token)))
+        monkeypatch.setattr(memory, "__call__", lambda written, token: torch.zeros_like(after(written, token)))
         return engine
 
     monkeypatch.setattr(hybrids.copyspec, "Engine", spoiled)

@@ -48,7 +48,9 @@ def product(module: nn.Linear, packed: bool) -> Forward:
 @needs_it
 @pytest.mark.parametrize("packed", PACKED)
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("outputs", "inputs"), [(32, 2048), (192, 576), (608, 544), (96, 1536), (1056, 64)])
+@pytest.mark.parametrize(
+    ("outputs", "inputs"), [(32, 2048), (192, 576), (608, 544), (96, 1536), (1056, 64), (129, 544), (2045, 64)]
+)
 @torch.inference_mode()
 def test_products_are_those_of_torch(packed: bool, threads: int, outputs: int, inputs: int) -> None:
     given = torch.randn(max(ROWS), inputs, generator=torch.Generator().manual_seed(1))
@@ -113,7 +115,7 @@ def test_what_does_not_fit_is_left_to_torch() -> None:
     strided.weight = nn.Parameter(torch.randn(256, 512)[:, ::2], requires_grad=False)
     modules = [
         layer(16, 16),
-        layer(250, 512),
+        layer(31, 4096),
         layer(512, 250),
         layer(256, 256, torch.float64),
         layer(256, 256, torch.float16),
@@ -229,7 +231,8 @@ def test_what_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.randn(64, 256).bfloat16().float()
     assert is_packed(weight) and is_packed(weight, weight.nbytes // 2)
     assert not is_packed(weight, weight.nbytes // 2 - 1)
-    assert not is_packed(weight[:, :240].contiguous()) and not is_packed(weight[:48].contiguous())
+    assert is_packed(weight[:48].contiguous())  # 32 of them
+    assert not is_packed(weight[:, :240].contiguous()) and not is_packed(weight[:31].contiguous())
     for place in ((0, 0), (63, 255), (31, 128)):
         other = weight.clone()
         other[place] += 2.0**-20

@@ -71,6 +71,10 @@ def test_cache_after_keep_equals_fresh_prefill(name: str) -> None:
             torch.testing.assert_close(kept, new, atol=TOLERANCE, rtol=0)
 
 
+def _places(rows: Rows, row: int) -> list[int]:
+    return [each.data_ptr() for pair in rows.session.contents(row).values() for each in pair]
+
+
 @pytest.mark.parametrize("name", ["llama", "gpt2", "t5"])
 def test_rows_join_and_leave_without_copies(name: str) -> None:
     model = models.tiny(name)
@@ -78,11 +82,9 @@ def test_rows_join_and_leave_without_copies(name: str) -> None:
     rows = Rows(model, target, [9, 30, 4, 17, 6, 12], seed=5)
     rows.step()
     for seed, (going, joining) in enumerate([([0, 5, 2, 4], [8, 25]), ([4, 1], [3]), ([2, 1, 0], [70, 5]), ([4], [6])]):
-        places = [[each.data_ptr() for layer in rows.session.contents(row) for each in layer] for row in going]
+        places = [_places(rows, row) for row in going]
         rows.select(going)
-        assert [
-            [each.data_ptr() for layer in rows.session.contents(row) for each in layer] for row in range(len(going))
-        ] == places
+        assert [_places(rows, row) for row in range(len(going))] == places
         assert rows.step() < TOLERANCE
         rows.add(joining, seed=seed + 10)
         assert rows.step() < TOLERANCE and rows.step() < TOLERANCE

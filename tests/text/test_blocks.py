@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 
 from copyspec.sources import EVEN_ODDS
 from copyspec.text import blocks
-from copyspec.text.block_tokens import encode_block, token_starts
-from copyspec.text.blocks import BUCKETS, LOOKED_AT, MAX_BLOCKS, MAX_CHARACTERS, Block, find_blocks
+from copyspec.text.blocks import (
+    BUCKETS,
+    LOOKED_AT,
+    MAX_BLOCKS,
+    MAX_CHARACTERS,
+    Block,
+    encode_block,
+    find_blocks,
+    token_starts,
+)
 
 REPLY = "The lake is deep.\n\nIt was measured twice, by two people, and both came to forty metres."
 TURNS = {

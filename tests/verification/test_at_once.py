@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.picks import picks_at_once
 from copyspec.decoding.requests import Request
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
@@ -18,7 +19,6 @@ from copyspec.targets import wrap
 from copyspec.targets.scores import Scores
 from copyspec.tree import DraftTree
 from copyspec.verification import picking
-from copyspec.verification.at_once import picks_at_once
 from copyspec.verification.picking import Picker
 from tests.helpers import models
 from tests.helpers.fakes import ScriptedDrafter

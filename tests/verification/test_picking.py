@@ -17,10 +17,10 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from copyspec.decoding.picks import picks_at_once
 from copyspec.options import SamplingOptions
 from copyspec.targets.scores import Scores
 from copyspec.tree import EMPTY, ROOT, DraftTree
-from copyspec.verification.at_once import picks_at_once
 from copyspec.verification.noise import gumbel
 from copyspec.verification.picking import Picker, Picks, ScoredPicks
 from copyspec.verification.walk import walk

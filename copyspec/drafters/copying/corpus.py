@@ -108,7 +108,7 @@ class CopyCorpus:
         """References that are other versions of the edited text. They are followed beside it, and not indexed."""
         # `quotations`: where prompts quote the followed text, as positions of its first token there.
         quoted, self.quotations = self._find_quotations()
-        left_out = [*quoted, *(each.version for each in self.versions), self._ends]
+        left_out = [*quoted, *(version.version for version in self.versions), self._ends]
         self._left_out = sorted(left_out, key=attrgetter("start", "stop"))  # spans that are not indexed
         self._indexed = 0
         self._counts: dict[int, int] = {}

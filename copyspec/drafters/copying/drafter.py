@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 from copyspec.budget import Budget
-from copyspec.drafters.copying import growth, resumptions
+from copyspec.drafters.copying import growth, resumptions, situations
 from copyspec.drafters.copying.alignment import make_alignment
 from copyspec.drafters.copying.corpus import EDIT, LONGEST, PROMPT, REFERENCE, WRITTEN, CopyCorpus, matches
-from copyspec.drafters.copying.estimates import NGRAM_PRECISION, Estimates
+from copyspec.drafters.copying.estimates import DECAY as RECORD_DECAY
+from copyspec.drafters.copying.estimates import (
+    MAX_FACTOR,
+    NGRAM_PRECISION,
+    PRIOR_COUNT,
+    PRIOR_COUNT_WRONG,
+    SHORT,
+    Estimates,
+)
 from copyspec.drafters.copying.followed import (
     INSTRUCTION,
     MAX_GAP,
@@ -52,12 +61,59 @@ from copyspec.drafters.copying.situations import (
     later_start,
     resumed,
 )
-from copyspec.drafters.copying.substitutes import REPEATED
-from copyspec.drafters.copying.tables import BREAKING_TABLES, ODDS, RATES, TABLES
+from copyspec.drafters.copying.substitutes import COLUMNS, KEPT, REPEATED, SEEN
 from copyspec.drafters.copying.versions import VersionComparisons, version_of
-from copyspec.drafters.predictors.ngrams import NGrams
+from copyspec.drafters.predictors.ngrams import KEY_BITS, MAX_CONTINUATIONS, MIN_SHARE, ORDERS, NGrams
 from copyspec.sources import EVEN_ODDS, Source
 from copyspec.tree import EMPTY, ROOT, DraftTree
+
+
+def _constants(copy_priority: float) -> tuple[Any, ...]:
+    """In the order that the C module expects."""
+    return (
+        situations.NEXT_SITUATION,
+        situations.LENGTH,
+        situations.CROWD_ROW,
+        situations.COMPANY,
+        situations.AFTER_SUBSTITUTE,
+        growth.JOINED,
+        situations.GAPS,
+        WRITTEN,
+        growth.MAX_JOINING,
+        growth.MAX_CURSORS,
+        KEY_BITS,
+        ORDERS,
+        MAX_CONTINUATIONS,
+        growth.MIN_SCORE,
+        growth.SURE_WEIGHT,
+        growth.CHILD_PRIORITY,
+        copy_priority,
+        growth.NGRAM_MIN_MISS_PROB_ROOT,
+        growth.NGRAM_MIN_MISS_PROB,
+        growth.MIN_NGRAM_SCORE,
+        MIN_SHARE,
+        COLUMNS,
+        growth.PREDICTED_PRIORITY,
+        growth.TABLE_MIN_MISS_PROB,
+        growth.MISS_PROB_FLOOR,
+    )
+
+
+CONSTANTS = _constants(growth.COPY_PRIORITY)
+BREAKING_CONSTANTS = _constants(growth.COPY_PRIORITY_SHORT)
+"""Constants for rows whose copies end after a few tokens."""
+
+TABLES: object = COMPILED and COMPILED.make_tables(*CONSTANTS)
+BREAKING_TABLES: object = COMPILED and COMPILED.make_tables(*BREAKING_CONSTANTS)
+
+RATES: object = COMPILED and COMPILED.make_rates(
+    RECORD_DECAY, PRIOR_COUNT, PRIOR_COUNT_WRONG, MAX_FACTOR, situations.STRIDE, SHORT, SEEN, KEPT
+)
+
+ODDS: object = COMPILED and COMPILED.make_odds(
+    resumptions.WEIGHTS, resumptions.EXPECTED, resumptions.SHIFTS, situations.RESUMED_ONE, situations.STRIDE
+)
+
 
 CHAIN_SEARCH = 2
 """To find the best chain of n tokens, a tree of this many times n nodes is grown: 3 and 5 find no better ones."""

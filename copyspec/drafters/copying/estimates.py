@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import NamedTuple
 
-from copyspec.drafters.copying import priors
 from copyspec.drafters.copying.corpus import COMMON_TOKENS
 from copyspec.drafters.copying.situations import (
     COMMON,
     COUNT,
+    CROWD,
+    CROWD_ROWS,
     EDIT_START,
+    FAMILIES,
     FOLLOWED,
     FOLLOWED_1,
     FOLLOWED_3,
@@ -23,6 +28,26 @@ from copyspec.drafters.copying.situations import (
     START,
     STRIDE,
 )
+
+
+class Priors(NamedTuple):
+    """Fitted numbers. In the file they are by family or row, and those that do not occur at its end are left out."""
+
+    weights: list[float]  # [COUNT], by situation
+    crowds: list[float]  # [CROWD], by cell of the crowd table
+
+
+def _read(name: str) -> Priors:
+    tables = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"), parse_int=float)
+    weights = [weight for family in FAMILIES for weight in (tables["weights"][family] + [0.0] * STRIDE)[:STRIDE]]
+    crowds = [factor for row in CROWD_ROWS for factor in tables["crowds"][row]]
+    assert len(weights) == COUNT and len(crowds) == CROWD
+    return Priors(weights, crowds)
+
+
+NAMED, FOUND = _read("priors.json"), _read("priors_found.json")
+"""For rows whose sources the caller named, and for those whose sources were found in the prompt."""
+
 
 PRIOR_COUNT = 6.0  # pseudo-count of right predictions
 PRIOR_COUNT_WRONG = 3.0
@@ -50,7 +75,7 @@ _RESUMED = slice(FOLLOWED_RESUMED * STRIDE, (FOLLOWED_RESUMED + 1) * STRIDE)
 
 _EDITED = (FOLLOWED, FOLLOWED_1, FOLLOWED_3, START, PROMPT_START, LATER_START, FOLLOWED_RESUMED)
 PRIORS_QUESTION = [
-    (priors.FOUND if situation // STRIDE in _EDITED else priors.NAMED).weights[situation] for situation in range(COUNT)
+    (FOUND if situation // STRIDE in _EDITED else NAMED).weights[situation] for situation in range(COUNT)
 ]
 """Priors for a prompt that is likely a question: as if nothing was found, but for where its text is followed after
 all."""
@@ -100,7 +125,7 @@ class Estimates:
     """
 
     def __init__(self, *, found: bool = False, is_question: bool = False) -> None:
-        fitted = priors.FOUND if found and not is_question else priors.NAMED
+        fitted = FOUND if found and not is_question else NAMED
         self.priors = PRIORS_QUESTION if found and is_question else fitted.weights
         self.at_root = list(self.priors)  # weights by situation, at the tree's root
         self.deeper = list(self.priors)  # the same at its other nodes

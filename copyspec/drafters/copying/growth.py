@@ -124,7 +124,7 @@ def grow(
     add_token, add_parent, add_score = grown.tokens.append, grown.parents.append, grown.scores.append
     add_position, add_cursors = grown.positions.append, grown.cursors.append
     heap = roots(corpus, cursors, estimates, grown, ngrams, predictors)
-    has_model = any([each.is_model for each in predictors])
+    has_model = any([predictor.is_model for predictor in predictors])
     child_priority = 1.0 if has_model else CHILD_PRIORITY
     copy_priority = COPY_PRIORITY_SHORT if estimates.copies_break else COPY_PRIORITY
     end, miss_weight, order, count, replaced = len(text), estimates.miss_deeper, 1, 0, corpus.substitutes.places
@@ -328,7 +328,7 @@ def _mix(votes: dict[int, _Vote], total: float, grown: Grown, node: int, predict
         return total
     miss_weight = miss_prob * total
     grown.mixes.append(
-        (node, miss_weight, {token: vote[0] for token, vote in votes.items()}, [each[0] for each in answers])
+        (node, miss_weight, {token: vote[0] for token, vote in votes.items()}, [answer[0] for answer in answers])
     )
     weights = sum([weight for _, _, weight in answers])
     for number, probs, weight in answers:

@@ -102,19 +102,19 @@ def find_versions(
     tokens: list[int], source: range, references: Iterable[range], comparisons: VersionComparisons | None = None
 ) -> list[Version]:
     """Return those of the references (spans of `tokens`) that are versions of the edited text (`source`)."""
-    comparable = [each for each in references if _may_be_version(len(source), len(each))]
+    comparable = [reference for reference in references if _may_be_version(len(source), len(reference))]
     if not comparable:
         return []
     comparisons, steps = comparisons or VersionComparisons(), MAX_STEPS
-    found: list[Version] = []
+    versions: list[Version] = []
     text = tuple(tokens[source.start : source.stop])
     for each in comparable:
         opcodes, steps = comparisons.opcodes(text, tuple(tokens[each.start : each.stop]), steps)
         if opcodes is not None:
-            found.append(Version(tokens, source, each, opcodes))
+            versions.append(Version(tokens, source, each, opcodes))
         if steps < 0:
             break
-    return found
+    return versions
 
 
 def _may_be_version(source: int, version: int) -> bool:
@@ -157,7 +157,7 @@ def _joined(blocks: Iterable[Block], end: int, other_end: int) -> list[Block]:
 
 def version_of(versions: Iterable[Version], position: int) -> Version | None:
     """Return the version that holds `position`, or None."""
-    for each in versions:
-        if position in each.version:
-            return each
+    for version in versions:
+        if position in version.version:
+            return version
     return None

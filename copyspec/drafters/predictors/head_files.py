@@ -1,20 +1,23 @@
-"""Reads draft heads from a folder: this project's own format here, published ones in `published_heads`."""
+"""Reads draft heads from a folder: this project's own format, and published checkpoints of Medusa, EAGLE in
+its three versions, and DFlash."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from copyspec.common.checks import brief
-from copyspec.drafters.predictors.feature_layer import FEATURE_DEPTH, FeatureLayer
+from copyspec.drafters.predictors.block_layers import BlockLayers
+from copyspec.drafters.predictors.feature_layer import FEATURE_DEPTH, FeatureLayer, LayerSizes, Tensors
 from copyspec.drafters.predictors.head_folder import MAX_UNITS, SAME_MODEL, HeadFile, HeadFolder, Shape
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, probe
-from copyspec.drafters.predictors.published_heads import PublishedHeads
 from copyspec.models.errors import FileError, first_line, load_errors
-from copyspec.models.files import CONFIG, check_folder, read_json
+from copyspec.models.files import CONFIG, check_folder, open_weights, read_json
 from copyspec.targets.hooks.modules import decoder_layers, output_head, real_weight
+from copyspec.targets.hooks.states import LAST
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -98,3 +101,216 @@ class OwnHeads(HeadFolder):
         """The layers of the target whose inputs a recurrent head reads beside the last hidden state."""
         found = self._config.get("layers", [])
         return self._layer_list(found, "layers") if found != [] else ()
+
+
+MEDUSA_HEADS = "medusa_num_heads"
+MEDUSA_WEIGHTS = "medusa_lm_head.safetensors"
+MEDUSA_PREFIXES = ("medusa_head.", "medusa_heads.")  # in files that name tensors as in the whole model
+EAGLE_WEIGHTS = "model.safetensors"
+EAGLE_LAYERS = ("layers.0.", "midlayer.")  # names of the one layer in EAGLE and EAGLE-2, and in EAGLE-3
+DFLASH = "dflash_config"  # settings of DFlash beside those of its layers
+AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
+"""Setting of later EAGLE-3 checkpoints: the target's layers whose inputs are read, three of them."""
+
+UNREAD = ("use_swa", "causal", "attention_sink_bias", "attention_value_scale", "input_embedding_scale")
+"""Settings of some of DFlash's checkpoints that change what the layers compute."""
+
+FULL, SLIDING, MAX_WINDOW = "full_attention", "sliding_attention", 1 << 24
+
+MAX_BLOCK, MAX_LAYERS = 64, 64
+"""Maximum number of tokens of a block and of layers in DFlash's format; published ones have up to 16 and 8."""
+
+MIN_LAYERS = 6
+"""Minimum number of layers of a target for EAGLE-3, which mixes the states of the layers at 2, n // 2 and n - 3. With
+fewer layers these are not three different ones."""
+
+
+class PublishedHeads(HeadFolder):
+    """Reader of the folder of a published checkpoint."""
+
+    def read(self, table: torch.Tensor) -> HeadFile:
+        """Read it in the format that its configuration has. `table`: the target's embeddings, [V, D]."""
+        if MEDUSA_HEADS in self._config:
+            return self._medusa()
+        if DFLASH in self._config:
+            return self._dflash()
+        if "num_attention_heads" in self._config:
+            return self._eagle(table)
+        raise FileError(
+            f"{CONFIG} has neither format nor {MEDUSA_HEADS} nor {DFLASH} nor the sizes of EAGLE's layer: this is not "
+            "a draft-head checkpoint"
+        )
+
+    def _medusa(self) -> HeadFile:
+        """Read Medusa's format: `{head}.{layer}.linear.weight` and `.bias`, then the output weights of each head."""
+        depth, layers = self._count("medusa_num_heads"), self._count("medusa_num_layers")
+        size, shapes = self._size, dict[str, Shape]()
+        for head in range(depth):
+            for layer in range(layers):
+                shapes |= {f"{head}.{layer}.linear.weight": (size, size), f"{head}.{layer}.linear.bias": (size,)}
+            shapes[f"{head}.{layers}.weight"] = (self._vocab, size)
+        tensors = self._read(MEDUSA_WEIGHTS, shapes, strip=MEDUSA_PREFIXES)
+        blocks = [
+            [{name: tensors[f"{head}.{layer}.linear.{name}"] for name in ("weight", "bias")} for layer in range(layers)]
+            for head in range(depth)
+        ]
+        outputs = [tensors[f"{head}.{layers}.weight"] for head in range(depth)]
+        return HeadFile(ParallelHeads(blocks, outputs), None, self._folder.name)
+
+    def _eagle(self, table: torch.Tensor) -> HeadFile:
+        """Read EAGLE's format: `fc` and one decoder layer with Llama's names; EAGLE-3 adds `norm`, `lm_head` and `d2t`.
+        `table`: the target's embeddings, [V, D], of which some files hold a copy."""
+        self._check_model()
+        self._check_settings("EAGLE's layer is", num_hidden_layers=1, hidden_act="silu", rope_scaling=None)
+        self._check_settings("EAGLE's layer is", norm_before_residual=False, norm_before_fc=False)
+        stored = self._stored(EAGLE_WEIGHTS)
+        found = [prefix for prefix in EAGLE_LAYERS if f"{prefix}self_attn.q_proj.weight" in stored]
+        if not found:
+            raise FileError(
+                f"{EAGLE_WEIGHTS} has none of the layers {list(EAGLE_LAYERS)}: this is not a draft-head checkpoint"
+            )
+        prefix, is_fused = found[0], found[0] == EAGLE_LAYERS[1]
+        layers = self._aux_layers() if is_fused else ()
+        sizes = self._layer_sizes("intermediate_size", is_fused=is_fused)
+        whole, size, inner = sizes.shapes(), self._size, sizes.inner
+        own, shared = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+        parts = {"q": own, "k": shared, "v": shared}
+        shapes: dict[str, Shape] = {"fc.weight": whole["fc"], f"{prefix}self_attn.o_proj.weight": whole["o"]}
+        shapes |= {f"{prefix}self_attn.{part}_proj.weight": (rows, whole["qkv"][1]) for part, rows in parts.items()}
+        shapes |= {f"{prefix}mlp.{part}_proj.weight": (inner, size) for part in ("gate", "up")}
+        shapes |= {f"{prefix}mlp.down_proj.weight": (size, inner), f"{prefix}post_attention_layernorm.weight": (size,)}
+        optional: dict[str, Shape | None] = {"fc.bias": (size,)}
+        if is_fused:
+            count = self._count("draft_vocab_size", most=self._vocab)
+            shapes |= {f"{prefix}{name}.weight": (size,) for name in ("hidden_norm", "input_layernorm")}
+            shapes |= {"norm.weight": (size,), "lm_head.weight": (count, size)}
+            optional = {"d2t": (count,)}
+            if count < self._vocab:
+                shapes["d2t"] = (count,)
+        held = self._read(EAGLE_WEIGHTS, shapes, optional)
+        self._check_embeddings(table)
+        tensors: Tensors = {
+            "fc": held["fc.weight"],
+            "qkv": torch.cat([held[f"{prefix}self_attn.{part}_proj.weight"] for part in parts]),
+            "o": held[f"{prefix}self_attn.o_proj.weight"],
+            "gate_up": torch.cat([held[f"{prefix}mlp.{part}_proj.weight"] for part in ("gate", "up")]),
+            "down": held[f"{prefix}mlp.down_proj.weight"],
+            "after_norm": held[f"{prefix}post_attention_layernorm.weight"],
+        }
+        if not is_fused:
+            tensors |= {"fc_bias": held["fc.bias"]} if "fc.bias" in held else {}
+            return HeadFile(FeatureLayer(tensors, sizes, FEATURE_DEPTH), None, self._folder.name)
+        tensors["token_norm"] = held[f"{prefix}input_layernorm.weight"]
+        tensors["feature_norm"] = held[f"{prefix}hidden_norm.weight"]
+        tensors["norm"] = held["norm.weight"]
+        vocabulary = None
+        if "d2t" in held:  # offset from each token of the draft vocabulary to the target's
+            offsets = held["d2t"].long()
+            targets = offsets + torch.arange(len(offsets), device=offsets.device)
+            vocabulary = self._checked_vocabulary(targets, EAGLE_WEIGHTS)
+        layer = FeatureLayer(tensors, sizes, FEATURE_DEPTH, held["lm_head.weight"], layers=layers)
+        return HeadFile(layer, vocabulary, self._folder.name)
+
+    def _dflash(self) -> HeadFile:
+        """Read DFlash's format: `fc`, `hidden_norm`, Qwen3's decoder layers, `norm`; embeddings and output weights are
+        the target's."""
+        self._check_model()
+        self._check_settings("DFlash's layers are", hidden_act="silu", rope_scaling=None, attention_bias=False)
+        self._check_settings("DFlash's layers are", draft_vocab_size=self._vocab)
+        settings, count = self._config[DFLASH], self._count("num_hidden_layers", most=MAX_LAYERS)
+        if not isinstance(settings, dict):
+            raise FileError(f"{CONFIG} has {DFLASH}={brief(settings)}; it is an object")
+        if others := [name for name in UNREAD if settings.get(name)]:
+            raise FileError(f"{CONFIG} has {others[0]} in {DFLASH}, which this version does not read")
+        mask, size = settings.get("mask_token_id"), self._config.get("block_size", settings.get("block_size"))
+        bounds = ("mask_token_id", mask, 0, self._vocab - 1), ("block_size", size, 2, MAX_BLOCK)
+        for name, value, least, most in bounds:
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+                raise FileError(f"{CONFIG} has {name}={brief(value)}; it is an integer from {least} to {most}")
+        assert isinstance(mask, int) and isinstance(size, int)
+        # States after a layer are the inputs of the next one.
+        after = self._layer_list(settings.get("target_layer_ids"), "target_layer_ids")
+        layers = tuple(LAST if number + 1 == self._layers else number + 1 for number in after)
+        sizes = self._layer_sizes("intermediate_size", is_fused=False)
+        shapes: dict[str, Shape] = {"fc.weight": (self._size, len(layers) * self._size)}
+        shapes |= dict.fromkeys(("hidden_norm.weight", "norm.weight"), (self._size,))
+        for number in range(count):
+            shapes |= {f"layers.{number}.{name}": shape for name, shape in _qwen3_layer(sizes).items()}
+        if unknown := sorted(self._stored(EAGLE_WEIGHTS) - shapes.keys() - {"embed_tokens.weight", "t2d"}):
+            raise FileError(f"{EAGLE_WEIGHTS} has {unknown[0]!r}, which has no place in DFlash's layers")
+        held = self._read(EAGLE_WEIGHTS, shapes)
+        blocks = [_joined(held, f"layers.{number}.") for number in range(count)]
+        whole = {"fc": held["fc.weight"], "state_norm": held["hidden_norm.weight"], "norm": held["norm.weight"]}
+        heads = BlockLayers(whole, blocks, sizes, size, mask, layers, self._windows(count))
+        return HeadFile(heads, None, self._folder.name)
+
+    def _windows(self, count: int) -> list[int]:
+        """The windows of DFlash's layers. Those that slide look back only, unless the configuration says otherwise."""
+        kinds = self._config.get("layer_types") or [FULL] * count
+        if not isinstance(kinds, list) or len(kinds) != count or not set(kinds) <= {FULL, SLIDING}:
+            raise FileError(f"{CONFIG} has layer_types={brief(kinds)}; it lists {FULL!r} or {SLIDING!r} for each layer")
+        causal = self._config.get("is_causal")
+        if causal is not None and any(causal is not (kind == SLIDING) for kind in kinds):
+            raise FileError(f"{CONFIG} has is_causal={brief(causal)}; {SLIDING} is read as causal, {FULL} as not")
+        return [self._count("sliding_window", most=MAX_WINDOW) if kind == SLIDING else 0 for kind in kinds]
+
+    def _aux_layers(self) -> tuple[int, ...]:
+        """The layers that EAGLE-3 reads, if the files say which; else none, which stands for the published ones."""
+        settings = self._config.get("eagle_config")
+        found = (settings if isinstance(settings, dict) else self._config).get(AUX_LAYERS)
+        if found is not None:
+            layers = self._layer_list(found, AUX_LAYERS)
+            if len(layers) != 3:
+                raise FileError(f"{CONFIG} has {AUX_LAYERS}={brief(found)}; EAGLE-3 reads three layers")
+            return layers
+        if self._layers < MIN_LAYERS:
+            raise FileError(f"they read three layers of the model, and {self._layers} of this one are known")
+        return ()
+
+    def _check_embeddings(self, table: torch.Tensor) -> None:
+        """Check that embeddings in a published file, if there are any, are the target's."""
+        if "embed_tokens.weight" not in self._stored(EAGLE_WEIGHTS):
+            return
+        with open_weights(self._folder / EAGLE_WEIGHTS) as held:
+            there = held.get_slice("embed_tokens.weight")
+            if tuple(there.get_shape()) != tuple(table.shape):
+                raise FileError(
+                    f"{EAGLE_WEIGHTS} has embeddings of shape {there.get_shape()}; the model's have shape "
+                    f"{list(table.shape)}"
+                )
+            rows = torch.linspace(0, self._vocab - 1, 64, device="cpu").long().tolist()
+            theirs = torch.cat([there[row : row + 1] for row in rows]).float()
+        ours = table.detach()[rows].float().cpu()
+        if not torch.nn.functional.cosine_similarity(theirs.flatten(), ours.flatten(), dim=0) >= SAME_MODEL:
+            raise FileError("they were trained on another model: the embeddings in it are not this one's")
+
+
+def _qwen3_layer(sizes: LayerSizes) -> dict[str, Shape]:
+    """Names and shapes of a decoder layer of Qwen3."""
+    size, own, shared = sizes.hidden, sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+    shapes: dict[str, Shape] = {
+        f"self_attn.{part}_proj.weight": (rows, size) for part, rows in (("q", own), ("k", shared), ("v", shared))
+    }
+    shapes |= {"self_attn.o_proj.weight": (size, own), "mlp.down_proj.weight": (size, sizes.inner)}
+    shapes |= {f"mlp.{part}_proj.weight": (sizes.inner, size) for part in ("gate", "up")}
+    shapes |= {f"self_attn.{part}_norm.weight": (sizes.head_dim,) for part in ("q", "k")}
+    return shapes | {f"{part}_layernorm.weight": (size,) for part in ("input", "post_attention")}
+
+
+def _joined(held: Mapping[str, torch.Tensor], prefix: str) -> Tensors:
+    """The tensors of a layer of `BlockLayers`."""
+
+    def of(*names: str) -> torch.Tensor:
+        return torch.cat([held[f"{prefix}{name}.weight"] for name in names])
+
+    return {
+        "q": of("self_attn.q_proj"),
+        "kv": of("self_attn.k_proj", "self_attn.v_proj"),
+        "o": of("self_attn.o_proj"),
+        "gate_up": of("mlp.gate_proj", "mlp.up_proj"),
+        "down": of("mlp.down_proj"),
+        "q_norm": of("self_attn.q_norm"),
+        "k_norm": of("self_attn.k_norm"),
+        "before_norm": of("input_layernorm"),
+        "after_norm": of("post_attention_layernorm"),
+    }

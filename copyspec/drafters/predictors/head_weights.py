@@ -43,7 +43,7 @@ class ParallelHeads:
     def moved(self, like: torch.Tensor) -> ParallelHeads:
         """Return the heads on the device and in the dtype of `like`."""
         blocks = [[{name: each.to(like) for name, each in block.items()} for block in head] for head in self.blocks]
-        return ParallelHeads(blocks, [each.to(like) for each in self.outputs])
+        return ParallelHeads(blocks, [output.to(like) for output in self.outputs])
 
     def features(self, state: torch.Tensor) -> torch.Tensor:
         """Inputs of the output weights, per head, for states [n, D]. [depth, n, D]"""

@@ -10,6 +10,7 @@ import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from torch import nn
 from copyspec.common.building import building
 from copyspec.drafters.predictors.head_folder import FLOATS, SAME_MODEL, HeadFile, Shape
 from copyspec.drafters.predictors.mtp_layer import MtpLayer, MtpParts
-from copyspec.drafters.predictors.mtp_layouts import LAYOUTS, MtpLayout
 from copyspec.models.errors import FileError, LoadError, first_line, load_errors
 from copyspec.models.files import check_folder, open_weights, weight_names
 from copyspec.models.pretrained import Pretrained
@@ -30,6 +30,80 @@ from copyspec.targets.hooks.modules import decoder_layers, output_head, real_wei
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, slots=True)
+class MtpLayout:
+    """Names of the tensors of one family's first layer; {layers} stands for the model's number of layers."""
+
+    families: str
+    block: str
+    """Prefix of those of the decoder layer."""
+    projection: str
+    token_norm: str
+    state_norm: str
+    norm: str | None
+    """None: the model's own last norm, which the states that the layer reads have not passed."""
+    states_first: bool = False
+    """Whether the projection reads the state before the embedding."""
+
+    def of(self, layers: int) -> MtpLayout:
+        """The names in a model of so many layers."""
+
+        names = ("block", "projection", "token_norm", "state_norm", "norm")
+        held = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: each and each.replace("{layers}", str(layers)) for name, each in held.items()})
+
+    def parts(self) -> dict[str, str]:
+        """The tensors beside the decoder layer, by part."""
+        held = {"projection": self.projection, "token_norm": self.token_norm, "state_norm": self.state_norm}
+        return held if self.norm is None else held | {"norm": self.norm}
+
+    def holds(self, name: str) -> bool:
+        """Whether a tensor of this name belongs to the layer."""
+        return name.startswith(self.block) or name in self.parts().values()
+
+
+_DEEPSEEK = "model.layers.{layers}."
+
+LAYOUTS = (
+    MtpLayout(
+        "Qwen3-Next, Qwen3.5",
+        "mtp.layers.0.",
+        "mtp.fc.weight",
+        "mtp.pre_fc_norm_embedding.weight",
+        "mtp.pre_fc_norm_hidden.weight",
+        "mtp.norm.weight",
+    ),
+    MtpLayout(
+        "DeepSeek-V3, GLM-4 MoE",
+        _DEEPSEEK,
+        f"{_DEEPSEEK}eh_proj.weight",
+        f"{_DEEPSEEK}enorm.weight",
+        f"{_DEEPSEEK}hnorm.weight",
+        f"{_DEEPSEEK}shared_head.norm.weight",
+    ),
+    MtpLayout(
+        "MiMo",
+        "model.mtp_layers.0.",
+        "model.mtp_layers.0.input_proj.weight",
+        "model.mtp_layers.0.token_layernorm.weight",
+        "model.mtp_layers.0.hidden_layernorm.weight",
+        "model.mtp_layers.0.final_layernorm.weight",
+        states_first=True,
+    ),
+    MtpLayout(
+        "Ernie 4.5",
+        "model.mtp_block.0.",
+        "model.mtp_linear_proj.0.weight",
+        "model.mtp_emb_norm.0.weight",
+        "model.mtp_hidden_norm.0.weight",
+        None,
+    ),
+)
+"""As the families' checkpoints are published. Their training code says in what order the projection reads, and of
+which states."""
+
 
 WAY_OUT = "get the model's files anew, or leave draft_model='mtp' out"
 
@@ -73,8 +147,8 @@ def _stored(model: PreTrainedModel) -> Iterator[Stored]:
         revision = getattr(model.config, "_commit_hash", None)
         files = Pretrained(name, revision=revision, hub={"local_files_only": True})
         stored: dict[str, Any] = {}
-        for each in weight_names(files.file):
-            if (path := files.file(each)) is not None:
+        for weight_name in weight_names(files.file):
+            if (path := files.file(weight_name)) is not None:
                 held = opened.enter_context(open_weights(path))
                 stored |= dict.fromkeys(held.keys(), held)
         if not stored:
@@ -221,7 +295,7 @@ class _Reader:
 
     def _read(self, name: str, sources: Sequence[str]) -> torch.Tensor:
         """A weight of the block."""
-        parts = [self._tensor(each) for each in sources]
+        parts = [self._tensor(source) for source in sources]
         if len(parts) == 1:
             return parts[0]
         together = 2 if name.endswith("gate_up_proj") else 1
@@ -230,7 +304,7 @@ class _Reader:
     def _twin(self, block: nn.Module) -> Mapping[str, torch.Tensor]:
         """The weights of a layer of the model of the same kind, whose dtypes the layer takes."""
         names = block.state_dict().keys()
-        return next((held for held in (each.state_dict() for each in self._layers) if held.keys() == names), {})
+        return next((held for held in (layer.state_dict() for layer in self._layers) if held.keys() == names), {})
 
     def _other(self, name: str, ours: torch.Tensor) -> torch.Tensor | None:
         """Output weights or embeddings of the layer's own, [V, D]; None if they are the model's, or not stored."""

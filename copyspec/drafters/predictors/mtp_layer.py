@@ -205,7 +205,7 @@ class MtpReader:
         return [MtpNode(*each) for each in zip(features, paths, strict=True)]
 
     def _after(self, like: torch.Tensor, offsets: Sequence[int]) -> torch.Tensor:
-        return torch.tensor([self._places + each for each in offsets], device=like.device)
+        return torch.tensor([self._places + offset for offset in offsets], device=like.device)
 
 
 def _additive(visible: np.ndarray[tuple[int, int], np.dtype[np.bool_]], like: torch.Tensor) -> torch.Tensor | None:

@@ -246,7 +246,7 @@ def _entries(words: WordNGrams, pieces: Sequence[Sequence[int]]) -> Iterator[tup
 
     A word of several tokens gives one n-gram per token, because other words may begin with the same tokens.
     """
-    lengths = np.array([len(each) for each in pieces], dtype=np.int64)
+    lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
     longest = int(lengths.max(initial=1))
     table = np.full((len(pieces), longest), -1, dtype=np.int64)
     for number, each in enumerate(pieces):

@@ -126,7 +126,7 @@ def penalises(config: GenerationConfig, options: CallOptions) -> bool:
     from transformers import RepetitionPenaltyLogitsProcessor
 
     is_first = config.sequence_bias is None and config.encoder_repetition_penalty in (None, 1.0)
-    return not is_first or any(type(each) is RepetitionPenaltyLogitsProcessor for each in options.processors)
+    return not is_first or any(type(processor) is RepetitionPenaltyLogitsProcessor for processor in options.processors)
 
 
 def _is_metadata(name: str) -> bool:
@@ -294,7 +294,7 @@ def merged(defaults: Sequence[LogitsProcessor], own: Sequence[LogitsProcessor]) 
     """The config's processors and the caller's, which take the places of those of the same type, as in
     `GenerationMixin._merge_criteria_processor_list`."""
     by_type = {type(each): each for each in reversed(own)}
-    found = [by_type.get(type(each), each) for each in defaults]
+    found = [by_type.get(type(default), default) for default in defaults]
     return [*found, *(each for each in own if not any(each is placed for placed in found))]
 
 

@@ -24,9 +24,9 @@ OF_THE_BATCH = (SynthIDTextWatermarkLogitsProcessor, UnbatchedClassifierFreeGuid
 
 def check_processors(processors: Iterable[LogitsProcessor], instead: str) -> None:
     """Raise ValueError for a processor that cannot be called row by row; `instead` is the remedy."""
-    for each in processors:
-        if isinstance(each, OF_THE_BATCH):
-            raise ValueError(f"{type(each).__name__} keeps a state of the whole batch between tokens; {instead}")
+    for processor in processors:
+        if isinstance(processor, OF_THE_BATCH):
+            raise ValueError(f"{type(processor).__name__} keeps a state of the whole batch between tokens; {instead}")
 
 
 def of_row(processor: LogitsProcessor, row: int, rows: int) -> LogitsProcessor:

@@ -154,7 +154,7 @@ class Result:
             "rule": self.rule,
             "stats": self.stats.to_dict(),
             "changes": [asdict(change) for change in self.changes],
-            "logprobs": [asdict(each) for each in self.logprobs],
+            "logprobs": [asdict(logprob) for logprob in self.logprobs],
             "samples": [{**sample.to_dict(), "samples": []} for sample in self.samples],
             "spans": [asdict(span) for span in self.spans],
         }

@@ -166,7 +166,7 @@ class _Places:
         self._sources, self._tokens, self._decode = output.sources, output.tokens, decode
         self._offsets: dict[int, Sequence[tuple[int, int]] | None] = {}
         _, characters = _decoded(output.tokens, decode, takes_back=output.takes_back, before=output.before)
-        self.characters = [min(max(each - output.skipped, 0), len(output.text)) for each in characters]
+        self.characters = [min(max(character - output.skipped, 0), len(output.text)) for character in characters]
         """Number of characters of the text before each output token and after the last. [n + 1]"""
 
     def whole(self, run: _Run) -> tuple[int, int]:
@@ -196,7 +196,7 @@ class _Places:
         if offsets is None:
             return Place(source.name, source.kind, source.index, start, end, None, None)
         # Tokens that a tokenizer adds, such as the end of a prompt, have no characters: their range is (0, 0).
-        ranges = [each for each in offsets[first:last] if each[0] < each[1]] or [(offsets[start][0],) * 2]
+        ranges = [offset for offset in offsets[first:last] if offset[0] < offset[1]] or [(offsets[start][0],) * 2]
         begin, stop = ranges[0][0], max(stop for _, stop in ranges)
         return Place(source.name, source.kind, source.index, start, end, begin, stop)
 

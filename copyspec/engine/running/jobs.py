@@ -373,7 +373,7 @@ class JobMaker:
             penalty = 1.0 if of_config else sampling.repetition_penalty
             sampling = replace(sampling, sample=sample, repetition_penalty=penalty)
         processors: Sequence[LogitsProcessor] = [
-            of_row(each, output.row + sample, output.rows) for each in options.processors
+            of_row(processor, output.row + sample, output.rows) for processor in options.processors
         ]
         if settings.has_processors:
             penalise = of_config or options.repetition_penalty is None

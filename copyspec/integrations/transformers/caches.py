@@ -1,8 +1,12 @@
-"""Caches of `generate`: what one holds of each row, and how rows are written to one."""
+"""Caches of `generate`: what one holds of each row, how rows are written to one, and what `generate` records along the
+way of a finished output: the cache that it leaves behind, hidden states and attentions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,11 +17,19 @@ from transformers.cache_utils import (
     StaticLayer,
     StaticSlidingWindowLayer,
 )
+from transformers.generation.utils import ALL_CACHE_NAMES, GenerateDecoderOnlyOutput
+from transformers.utils.generic import ModelOutput
 
 from copyspec.integrations.transformers.arguments import CACHES
 
 if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel
+
     from copyspec.targets.prefixes import Layers
+
+    Recorded = Sequence[torch.Tensor | None] | None  # of one pass, one tensor per layer
+    Steps = tuple[tuple[torch.Tensor | None, ...] | None, ...]  # one of these per output token
+    Cut = Callable[[torch.Tensor, int, int], torch.Tensor]
 
 _READ = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer, StaticSlidingWindowLayer)
 """Layers that hold keys and values as they are; those of other types compress them, or hold a state."""
@@ -108,3 +120,122 @@ def _is_filled(layer: Any) -> bool:
     if isinstance(states, Mapping) and any(states.values()):
         return True
     return getattr(layer, "keys", None) is not None and int(layer.get_seq_length()) > 0
+
+
+CACHE_FIELD = next(field.name for field in fields(GenerateDecoderOnlyOutput) if field.name in CACHES)
+"""Under which name this version of transformers returns the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The outputs of a call."""
+
+    ids: torch.Tensor  # with what the caller gave, [rows, columns]
+    width: int  # columns that the caller gave
+    columns: int  # the same with those that a cache held before
+    rows: Sequence[Layers] | None
+    """Keys and values of each row, those of the cache included; None where they are not known, or where tokens are
+    masked: copyspec does not read these."""
+
+
+def replay(
+    model: PreTrainedModel, finished: Finished, arguments: Mapping[str, object], config: GenerationConfig
+) -> dict[str, object]:
+    """Bring the cache among the arguments to where `generate` leaves it, which has not read the last column. Returns
+    the fields of the output that this gives.
+
+    What copyspec has not read, or does not know any more, is read again: the caller's columns in a pass of their own,
+    as in `generate`, since what a model makes of padding may depend on all tokens of a pass.
+    """
+    generation: Any = model  # typed Any, since its type does not show GenerationMixin's methods
+    wanted, cache = list(_wanted(model, config)), cache_of(arguments)
+    if finished.ids.shape[1] == finished.width:  # all rows ended with the caller's step
+        return {CACHE_FIELD: cache}
+    written, rereads = finished.ids.shape[1] - finished.width - 1, not arguments.get("use_cache", True)
+    passes: list[Any] = []
+    left = written
+    if cache is not None and finished.rows is not None and can_write(cache) and not wanted:
+        left += finished.columns - write_rows(cache, finished.rows, cached_columns(cache))
+    else:
+        config = copy.copy(config)
+        config.prefill_chunk_size = None
+        passes.append(generation._prefill(finished.ids[:, : finished.width], config, dict(arguments)))
+    read = cached_columns(cache) if "attentions" in wanted else 0
+    if left:
+        updated = generation._update_model_kwargs_for_generation(
+            passes[0] if passes else ModelOutput(),  # type: ignore[no-untyped-call]
+            dict(arguments),
+            is_encoder_decoder=model.config.is_encoder_decoder,
+            num_new_tokens=written,
+        )
+        inputs = generation.prepare_inputs_for_generation(
+            finished.ids[:, :-1], next_sequence_length=None if rereads else left, **updated
+        )
+        passes.append(model(**inputs, return_dict=True))
+    if cache is None:
+        cache = next((passes[-1][name] for name in ALL_CACHE_NAMES if name in passes[-1]), None)
+    recorded: dict[str, object] = {CACHE_FIELD: cache}
+    for name in wanted:
+        if name.startswith("encoder_"):
+            encoded: Any = arguments["encoder_outputs"]
+            recorded[name] = encoded.get(name.removeprefix("encoder_"))
+            continue
+        cut: Cut = partial(_read_again, written) if rereads else _read_once
+        if name in ("attentions", "decoder_attentions"):
+            windows = [_window(layer) for layer in layers_of(cache)] if isinstance(cache, Cache) else []
+            cut = partial(_attention, written, None if rereads else windows, read)
+        recorded[name] = _steps([outputs.get(name) for outputs in passes], written, cut)
+    return recorded
+
+
+def _wanted(model: PreTrainedModel, config: GenerationConfig) -> Iterator[str]:
+    """Fields of the output that hold hidden states and attentions, if the call asks for them."""
+    for name in ("hidden_states", "attentions"):
+        if not (config.return_dict_in_generate and getattr(config, f"output_{name}")):
+            continue
+        if model.config.is_encoder_decoder:
+            yield from (f"encoder_{name}", f"decoder_{name}")
+        else:
+            yield name
+    if model.config.is_encoder_decoder and config.return_dict_in_generate and config.output_attentions:
+        yield "cross_attentions"
+
+
+def _window(layer: object) -> int | None:
+    return getattr(layer, "sliding_window", None) if getattr(layer, "is_sliding", False) else None
+
+
+def _steps(passes: Sequence[Recorded], written: int, cut: Cut) -> Steps:
+    """What `generate` records in each step: the caller's columns, then `written` tokens, one after another."""
+    first, rest = passes[0], passes[-1]
+    steps = [None if first is None else tuple(first)]
+    for index in range(1, written + 1):
+        if rest is None:
+            steps.append(None)
+        else:
+            layers = enumerate(rest)
+            steps.append(tuple(None if states is None else cut(states, layer, index) for layer, states in layers))
+    return tuple(steps)
+
+
+def _read_once(recorded: torch.Tensor, layer: int, index: int) -> torch.Tensor:
+    """What a pass over the written tokens recorded for number `index` of them, [..., 1, n]."""
+    return recorded[..., [index - 1], :]
+
+
+def _read_again(written: int, recorded: torch.Tensor, layer: int, index: int) -> torch.Tensor:
+    """The same without a cache: each step reads all columns before it, [..., columns, n]."""
+    return recorded[..., : recorded.shape[-2] - written + index, :]
+
+
+def _attention(
+    written: int, windows: Sequence[int | None] | None, read: int, recorded: torch.Tensor, layer: int, index: int
+) -> torch.Tensor:
+    """The same of self-attention, [..., 1, keys]. `windows`: of the cache's layers, of which sliding ones keep no more
+    keys, after `read` columns; None without a cache."""
+    end = recorded.shape[-1] - written + index
+    if windows is None:
+        return recorded[..., : recorded.shape[-2] - written + index, :end]
+    window = windows[layer] if layer < len(windows) else None
+    start = 0 if window is None else end - 1 - min(read + index - 1, window - 1)
+    return recorded[..., [index - 1], start:end]

@@ -17,16 +17,14 @@ from transformers import (
 )
 
 from copyspec.decoding.requests import Finish, StepOutput
-from copyspec.integrations.transformers.arguments import refuse_arguments
+from copyspec.integrations.transformers.arguments import check_padding, check_positions, mask_of, refuse_arguments
 from copyspec.integrations.transformers.caches import cache_of, cached_columns
-from copyspec.integrations.transformers.masks import check_padding, check_positions, mask_of
 from copyspec.targets.locks import lock_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from copyspec.integrations.transformers.call import Prepared, Rows
-    from copyspec.integrations.transformers.rows import ScoreRecorder
+    from copyspec.integrations.transformers.call import Prepared, Rows, ScoreRecorder
 
 
 @dataclass(frozen=True, slots=True)

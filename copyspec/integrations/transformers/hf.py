@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
+from transformers import PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from copyspec import api
@@ -19,22 +20,22 @@ from copyspec.engine.asking.call_options import CallOptions, check_options
 from copyspec.engine.logits.row_processors import check_processors
 from copyspec.engine.results import Result
 from copyspec.integrations.transformers.arguments import CACHES, refuse_encoded, refuse_options
-from copyspec.integrations.transformers.call import Prepared, Rows, read_rows
+from copyspec.integrations.transformers.caches import Finished, replay
+from copyspec.integrations.transformers.call import (
+    Prepared,
+    Rows,
+    ScoreRecorder,
+    Shown,
+    read_rows,
+    row_processors,
+    row_stops,
+)
 from copyspec.integrations.transformers.embeds import FirstStep, first_step
-from copyspec.integrations.transformers.replay import Finished, replay
-from copyspec.integrations.transformers.rows import ScoreRecorder, Shown, row_processors, row_stops
 from copyspec.models.loading import check_own_steps
 from copyspec.targets.generation import OwnStopStrings
-from copyspec.text.no_tokenizer import NoTokenizer
 
 if TYPE_CHECKING:
-    from transformers import (
-        GenerationConfig,
-        LogitsProcessorList,
-        PreTrainedModel,
-        PreTrainedTokenizerBase,
-        StoppingCriteriaList,
-    )
+    from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
     from transformers.generation.streamers import BaseStreamer
     from transformers.utils.generic import ModelOutput
 
@@ -42,6 +43,32 @@ if TYPE_CHECKING:
     from copyspec.engine.engine import Engine
     from copyspec.engine.running.jobs import Job
     from copyspec.targets.prefixes import Layers
+
+
+class NoTokenizer(PreTrainedTokenizerBase):
+    """Decodes all tokens to no text, and raises TypeError where a text is to be encoded."""
+
+    is_fast = False
+
+    def __len__(self) -> int:
+        return 0
+
+    def __bool__(self) -> bool:
+        return True
+
+    def decode(self, *args: object, **kwargs: object) -> str:
+        return ""
+
+    @property
+    def added_tokens_decoder(self) -> dict[int, Any]:
+        return {}
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise TypeError("the call holds a text, and the model has no name to find its tokenizer by; give tokenizer=")
+
+    def get_vocab(self) -> NoReturn:
+        self()
+
 
 CALL_OPTIONS = (
     *("edit_source", "prediction", "stop", "seed"),

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from copyspec.common.checks import check_whole, shown
 from copyspec.engine.asking.inputs import parse_edits, parse_prediction, parse_references
 from copyspec.engine.results.spans import Reference
-from copyspec.server.limits import MAX_CHARACTERS, check_references, count_characters
+from copyspec.server.settings import MAX_CHARACTERS, check_references, count_characters
 from copyspec.text.codec import encodable
 
 EDIT_SOURCE = "copyspec_edit_source"
@@ -105,14 +105,14 @@ def read_texts(extra_args: Mapping[str, Any] | None) -> tuple[Text | None, list[
         for text in each:
             if isinstance(text, str):
                 encodable(text, name)
-    return edit or None, [each for each in references if each]
+    return edit or None, [reference for reference in references if reference]
 
 
 def joined(references: Sequence[Sequence[int]]) -> list[int]:
     """Flatten references into one list of ids."""
     ids: list[int] = []
-    for each in references:
-        ids += [SEPARATOR, *each] if ids else each
+    for reference in references:
+        ids += [SEPARATOR, *reference] if ids else reference
     return ids
 
 

@@ -140,7 +140,7 @@ class RequestRows:
         try:
             edit, references = read_texts(extra_args)
             given: list[tuple[Text | None, SourceKind]] = [(edit, "edit")]
-            given += [(each, "reference") for each in references]
+            given += [(reference, "reference") for reference in references]
             for text, kind in given:
                 ids = self._encoded(text, prompt) if isinstance(text, str) else text
                 yield None

@@ -21,9 +21,16 @@ class TreePart(NamedTuple):
     rows: Sequence[tuple[int, slice]]  # each with its tokens, counted from the part's first
     ancestors: torch.Tensor  # whether token i follows token j, or is it; [n, n]
 
+    def read(self, left: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        """The products of rows of matrices, [..., H, n, K], with the states of the tokens' rows, [B, H, K, V]."""
+        return torch.cat([left[..., span, :] @ states[row].float() for row, span in self.rows], dim=-2)
+
 
 class Paths:
     """The tokens of a pass, each behind its parent or behind the state of its row."""
+
+    is_prompt: torch.Tensor | None = None
+    """Whether each token is of a prompt, [T]; None: none is."""
 
     def __init__(self, places: Sequence[int], parents: Sequence[int], spans: Sequence[range], device: torch.device):
         """`places`: of the tokens in the pass; `parents`: by token, the one before it; -1: it follows the row's state.

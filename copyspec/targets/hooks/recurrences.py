@@ -11,7 +11,7 @@ kept for the level above alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -50,9 +50,9 @@ def delta_rule(
         queries, keys = (each * torch.rsqrt((each * each).sum(-1, keepdim=True) + _EPSILON) for each in (queries, keys))
     queries = queries * queries.shape[-1] ** -0.5
     decays = g[:, 0] if g.dim() == 4 else g[:, 0].unsqueeze(-1)
-    memory = _Memory(paths, initial_state, keys, decays.transpose(0, 1))
+    memory = Memory(paths, initial_state, keys, decays.transpose(0, 1))
     mixed = memory.mix(queries, values, _heads_first(beta[:, 0].unsqueeze(-1)))
-    return (mixed.transpose(0, 1).unsqueeze(1).to(query.dtype), initial_state), memory.after
+    return (mixed.transpose(0, 1).unsqueeze(1).to(query.dtype), initial_state), memory
 
 
 def mamba2(
@@ -68,17 +68,21 @@ def mamba2(
     dt_bias: torch.Tensor | None = None,
     dt_softplus: bool = False,
     z: torch.Tensor | None = None,
+    read_limit: tuple[float, float] | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, After]:
     """`state`: [B, H, P, N]; `hidden_states`, `dt`, `z`: [T, H, P]; `A`: [H, P, N]; `B`, `C`: [T, h, N]; `D`,
-    `dt_bias`: [H, P]. `A`, `dt` and `dt_bias` are the same in all of a head."""
+    `dt_bias`: [H, P]. `A`, `dt` and `dt_bias` are the same in all of a head. `read_limit`: transformers keeps the steps
+    of prompts between these, and those of single tokens as they are."""
     steps = dt[..., 0] if dt_bias is None else dt[..., 0] + dt_bias[:, 0].to(dt.dtype)
     steps = _heads_first((nn.functional.softplus(steps) if dt_softplus else steps).unsqueeze(-1))
-    memory = _Memory(paths, state.transpose(2, 3), _heads_first(B), steps * A[:, :1, :1].float())
+    if read_limit is not None and paths.is_prompt is not None:
+        steps = torch.where(paths.is_prompt.unsqueeze(-1), steps.clamp(*read_limit), steps)
+    memory = Memory(paths, state.transpose(2, 3), _heads_first(B), steps * A[:, :1, :1].float(), transposed=True)
     mixed = memory.mix(_heads_first(C), steps * _heads_first(hidden_states)).transpose(0, 1)
     mixed = mixed if D is None else mixed + hidden_states * D
     mixed = mixed if z is None else mixed * nn.functional.silu(z)
-    return mixed.to(hidden_states.dtype), lambda token: memory.after(token).transpose(1, 2)
+    return mixed.to(hidden_states.dtype), memory
 
 
 def mamba(
@@ -122,70 +126,101 @@ RULES: Mapping[str, Rule] = {
 }
 """By the name of transformers' function for one token."""
 
+STEPPED = frozenset({"mamba_selective_state_update"})
+"""Those that take tokens level by level."""
+
 
 def _heads_first(values: torch.Tensor) -> torch.Tensor:
     """[T, H, D] as [H, T, D], in float32."""
     return values.transpose(0, 1).float()
 
 
-class _Memory:
+class TokenWrites(NamedTuple):
+    """What tokens write into the states of their rows."""
+
+    keys: torch.Tensor  # [..., h, T, K]
+    updates: torch.Tensor  # [..., H, T, V]
+    totals: torch.Tensor  # logarithms of the decay from the row's state to each token, [..., H, T, K or 1]
+
+    def into(self, states: torch.Tensor, padding: torch.Tensor | None = None) -> torch.Tensor:
+        """States, [..., H, K, V], after these tokens, which are a path. `padding`, [..., 1, T, 1]: tokens that are none
+        of it, before the others."""
+        last = self.totals[..., -1:, :]
+        decays = last - self.totals
+        if padding is not None:
+            decays = decays.masked_fill(padding, -torch.inf)
+        keys = of_heads(self.keys, self.totals.shape[-3])
+        with torch.autocast(keys.device.type, enabled=False):  # the states would lose precision
+            written = (decays.float().exp() * keys).transpose(-1, -2) @ self.updates
+        return last.float().exp().transpose(-1, -2) * states + written
+
+
+def of_heads(shared: torch.Tensor, count: int, heads: slice = slice(None)) -> torch.Tensor:
+    """Queries or keys of these heads, of `count`, from those that several heads share, [..., h, T, K]."""
+    groups = shared.shape[-3]
+    if groups == count:
+        return shared[..., heads, :, :]
+    numbers = torch.arange(count, device=shared.device)[heads] // (count // groups)
+    return shared[..., numbers, :, :]
+
+
+class Memory:
     """States that map keys to values, of the rows of a pass, and what its tokens write into them."""
 
-    def __init__(self, paths: Paths, states: torch.Tensor, keys: torch.Tensor, decays: torch.Tensor) -> None:
+    def __init__(
+        self,
+        paths: Paths,
+        states: torch.Tensor,
+        keys: torch.Tensor,
+        decays: torch.Tensor,
+        *,
+        transposed: bool = False,
+    ) -> None:
         """`states`: [B, H, K, V]; `keys`: [h, T, K], each shared by H / h heads; `decays`: their logarithms, [H, T, K]
-        by channel or [H, T, 1]."""
-        self._paths, self._states, self._keys = paths, states, keys
+        by channel or [H, T, 1]; `transposed`: whether the model keeps states as [B, H, V, K]."""
+        self._paths, self._states, self.transposed = paths, states, transposed
         # Decays are differences of these sums from the row's state to each token, which may be large.
         wide = torch.float32 if decays.device.type == "mps" else torch.float64
-        self._totals = torch.cat([part.ancestors.to(wide) @ decays[:, part.tokens].to(wide) for part in paths.parts], 1)
-        self._updates: torch.Tensor
+        totals = torch.cat([part.ancestors.to(wide) @ decays[:, part.tokens].to(wide) for part in paths.parts], 1)
+        self.written = TokenWrites(keys, torch.empty(0), totals)
 
     def mix(self, queries: torch.Tensor, values: torch.Tensor, betas: torch.Tensor | None = None) -> torch.Tensor:
         """What the queries, [h, T, K], read behind what their tokens write: these values, [H, T, V], or with `betas`,
         [H, T, 1], so much of what they differ by from what the keys read before. [H, T, V]"""
-        self._updates, mixed = values if betas is None else torch.empty_like(values), torch.empty_like(values)
-        both = torch.stack([queries] if betas is None else [queries, self._keys])
+        updates, mixed = values if betas is None else torch.empty_like(values), torch.empty_like(values)
+        self.written = self.written._replace(updates=updates)
+        both = torch.stack([queries] if betas is None else [queries, self.written.keys])
         for part in self._paths.parts:
             count = len(part.ancestors)
             for heads in _pieces(len(values), 16 * count * count):
                 here = heads, part.tokens
-                left = self._of_heads(both, heads)[:, :, part.tokens]
+                left = of_heads(both, len(values), heads)[:, :, part.tokens]
                 with torch.autocast(values.device.type, enabled=False):  # the states would lose precision
                     held, products = self._held(left, part, heads), self._products(left, part, heads)
                     if betas is not None:
-                        self._updates[here] = torch.linalg.solve_triangular(
+                        updates[here] = torch.linalg.solve_triangular(
                             betas[here] * products[1], betas[here] * (values[here] - held[1]),
                             upper=False, unitriangular=True,
                         )  # fmt: skip
-                    mixed[here] = held[0] + products[0] @ self._updates[here]
+                    mixed[here] = held[0] + products[0] @ updates[here]
         return mixed
 
-    def after(self, token: int) -> torch.Tensor:
-        """The state after a token, [H, K, V]."""
-        path, totals = self._paths.to(token), self._totals
-        keys = self._of_heads(self._keys[:, path], slice(0, len(totals)))
-        decays = (totals[:, token, None] - totals[:, path]).float().exp()
-        with torch.autocast(keys.device.type, enabled=False):
-            written = (decays * keys).transpose(1, 2) @ self._updates[:, path]
-        return totals[:, token].float().exp().unsqueeze(-1) * self._states[self._paths.rows[token]] + written
-
-    def _of_heads(self, shared: torch.Tensor, heads: slice) -> torch.Tensor:
-        """Queries or keys of these heads, [..., h, T, K]."""
-        count, groups = len(self._totals), shared.shape[-3]
-        if groups == count:
-            return shared[..., heads, :, :]
-        numbers = torch.arange(count, device=shared.device)[heads] // (count // groups)
-        return shared[..., numbers, :, :]
+    def __call__(self, token: int) -> torch.Tensor:
+        """The state after a token, [H, K, V], or [H, V, K] if it is transposed."""
+        path = self._paths.to(token)
+        of_path = TokenWrites(*[each[:, path] for each in self.written])
+        after = of_path.into(self._states[self._paths.rows[token]])
+        return after.transpose(1, 2) if self.transposed else after
 
     def _held(self, left: torch.Tensor, part: TreePart, heads: slice) -> torch.Tensor:
         """What queries or keys, [..., n, K], read from the states of their rows, [..., n, V]."""
-        left = left * self._totals[heads, part.tokens].float().exp()
-        return torch.cat([left[..., span, :] @ self._states[row, heads].float() for row, span in part.rows], dim=-2)
+        return part.read(left * self.written.totals[heads, part.tokens].float().exp(), self._states[:, heads])
 
     def _products(self, left: torch.Tensor, part: TreePart, heads: slice) -> torch.Tensor:
         """The products of queries or keys with the keys of their ancestors, which have decayed. [..., n, n]"""
-        keys = self._of_heads(self._keys, heads)[:, part.tokens]
-        totals, others = self._totals[heads, part.tokens], ~part.ancestors
+        count = len(self.written.totals)
+        keys = of_heads(self.written.keys, count, heads)[:, part.tokens]
+        totals, others = self.written.totals[heads, part.tokens], ~part.ancestors
         if totals.shape[-1] == 1:
             decays = (totals - totals.transpose(1, 2)).masked_fill(others, -torch.inf).float().exp()
             return decays * (left @ keys.transpose(1, 2))

@@ -20,7 +20,7 @@ from transformers.activations import ACT2FN
 from copyspec.targets.detours import original
 from copyspec.targets.hooks.paths import Paths
 from copyspec.targets.hooks.recurrence import State
-from copyspec.targets.hooks.recurrences import RULES, After, Rule
+from copyspec.targets.hooks.recurrences import RULES, STEPPED, After, Memory, Rule, TokenWrites, mamba2
 
 _CONVOLUTION, _UPDATE = "causal_conv1d_update", "update_recurrent_state"
 CONV, RECURRENT = ("conv_states", 0), ("recurrent_states", 0)
@@ -36,6 +36,11 @@ def takes_trees(mixer: nn.Module) -> bool:
     return _CONVOLUTION in names and (_UPDATE not in names or len(names & RULES.keys()) == 1)
 
 
+def takes_passes(mixer: nn.Module) -> bool:
+    """Whether what a mixer does with trees has shapes and branches that do not depend on them."""
+    return takes_trees(mixer) and STEPPED.isdisjoint(_unwrapped(type(mixer).forward).__code__.co_names)
+
+
 def _unwrapped(forward: Any) -> Any:
     """A forward without transformers' own decorators, which do nothing here; those of a program may do anything."""
     return inspect.unwrap(
@@ -49,16 +54,32 @@ class TreeRun:
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
-        self._inputs: torch.Tensor  # of the convolution: those of the rows' states, and of the tokens; [D, B * W + T]
+        self._inputs: torch.Tensor  # of the convolution: those of the rows' states, and of the tokens; [B * W + T, D]
         self._window: torch.Tensor  # the rows' states, [B, D, W]
         self._after: list[After] = []  # by call of the recurrence: some mixers make one for each head
+
+    @property
+    def token_inputs(self) -> torch.Tensor:
+        """The inputs of the convolution that are those of tokens, [T, D]."""
+        return self._inputs[self._window.shape[0] * self._window.shape[2] :]
+
+    def written(self) -> tuple[TokenWrites, bool]:
+        """What the tokens write, of all heads, and whether the model keeps its states transposed. Only of a mixer that
+        takes passes (`takes_passes`)."""
+        memories = [each for each in self._after if isinstance(each, Memory)]
+        parts = zip(*[memory.written for memory in memories], strict=True)
+        written = memories[0].written if len(memories) == 1 else TokenWrites(*map(torch.cat, parts))
+        return written, memories[0].transposed
 
     def forward(self, mixer: nn.Module) -> Callable[..., Any]:
         """The mixer's forward for tokens as a batch, [T, 1, D], with the functions of this run."""
         raw = _unwrapped(type(mixer).forward)
         names: dict[str, Any] = {**raw.__globals__, _CONVOLUTION: self._convolve}
         for name in RULES.keys() & raw.__code__.co_names:
-            names[name] = partial(self._recur, RULES[name], names[name])
+            rule = RULES[name]
+            if rule is mamba2:
+                rule = partial(rule, read_limit=getattr(mixer, "time_step_limit", None))
+            names[name] = partial(self._recur, rule, names[name])
         forward = FunctionType(raw.__code__, names, raw.__name__, raw.__defaults__, raw.__closure__)
         forward.__kwdefaults__ = raw.__kwdefaults__
         return forward.__get__(mixer)
@@ -67,7 +88,7 @@ class TreeRun:
     def state(self, token: int, before: State) -> State:
         """The row's states after this token. `before`: those of any row, for their shapes and types."""
         columns = self._paths.columns(self._window.shape[-1])[token, 1:]
-        found = {CONV: self._inputs[:, columns]}
+        found = {CONV: self._inputs[columns].T}
         if self._after:
             found[RECURRENT] = torch.stack([after(token) for after in self._after])
         return {key: each.to(before[key].dtype).reshape(before[key].shape) for key, each in found.items()}
@@ -88,8 +109,12 @@ class TreeRun:
         """`hidden_states`: [T, D, 1]; `conv_state`: [B, D, W]; `weight`: [D, kernel]. [T, D, 1]"""
         columns, kernel = self._paths.columns(conv_state.shape[-1]), weight.shape[-1]
         self._window = conv_state
-        self._inputs = torch.cat([conv_state.transpose(0, 1).flatten(1), hidden_states[:, :, 0].T], dim=1)
-        windows = self._inputs[:, columns[:, -kernel:]].transpose(0, 1).to(weight.dtype)  # [T, D, kernel]
-        mixed = nn.functional.conv1d(windows, weight.unsqueeze(1), bias, groups=len(weight))
+        self._inputs = torch.cat([conv_state.transpose(1, 2).flatten(0, 1), hidden_states[:, :, 0]])
+        windows = self._inputs[columns[:, -kernel:]].to(weight.dtype)  # [T, kernel, D]
+        if weight.element_size() < 4:  # rounds as single tokens do
+            mixed = nn.functional.conv1d(windows.transpose(1, 2), weight.unsqueeze(1), bias, groups=len(weight))
+        else:  # takes a fraction of its time on a CPU
+            mixed = (windows * weight.T).sum(1).unsqueeze(-1)
+            mixed = mixed if bias is None else mixed + bias.unsqueeze(-1)
         mixed = mixed if activation is None else ACT2FN[activation](mixed)
         return mixed.to(hidden_states.dtype)

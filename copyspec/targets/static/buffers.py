@@ -7,13 +7,18 @@ takes one or two kernels for any number of layers. The slots of all rows are pla
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from transformers import Cache
-from transformers.cache_utils import CacheLayerMixin
+from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
 
 from copyspec.targets.hooks.inference import inference_mode
+from copyspec.targets.hooks.recurrence import LayerParts, State
+from copyspec.targets.recurrent import StateLayer
+from copyspec.targets.static.row_states import StateKind
 
 if TYPE_CHECKING:
     from copyspec.targets.prefixes import Layers
@@ -37,20 +42,32 @@ class Plane(NamedTuple):
 class CacheLayout:
     """The planes that a model's layers need, derived from what it wrote into another cache."""
 
-    def __init__(self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """`layers`: keys and values of each, [H, S, D]. Raises ValueError if they are not on one device."""
+    def __init__(
+        self,
+        layers: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        parts: Sequence[LayerParts] = (),
+        states: Sequence[State] = (),
+    ) -> None:
+        """`layers`: keys and values of each that has them, [H, S, D]; `parts`: what all layers hold, if some hold
+        states, which are those of one row in each mixer. Raises ValueError if they are not on one device."""
         self.counts: dict[PlaneKind, int] = {}
         self.planes = [(self._plane(keys), self._plane(values)) for keys, values in layers]
-        devices = {tensor.device for pair in layers for tensor in pair}
+        self.parts, self.states = parts, [StateKind.of(state) for state in states]
+        tensors = [*chain.from_iterable(layers), *chain.from_iterable(state.values() for state in states)]
+        devices = {tensor.device for tensor in tensors}
         if len(devices) != 1:
             raise ValueError(f"its keys and values are on {len(devices)} devices")
         self.device = devices.pop()
 
+    @property
+    def _facts(self) -> tuple[object, ...]:
+        return (*self.planes, *self.parts, *self.states, self.device)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CacheLayout) and (self.planes, self.device) == (other.planes, other.device)
+        return isinstance(other, CacheLayout) and self._facts == other._facts
 
     def __hash__(self) -> int:
-        return hash((tuple(self.planes), self.device))
+        return hash(self._facts)
 
     def bytes_per_slot(self) -> int:
         """Size of one token."""
@@ -180,22 +197,36 @@ class StaticLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return self.buffers[0].shape[2]
 
 
+class StaticStateLayer(LinearAttentionLayer, StaticLayer):  # type: ignore[no-untyped-call, override]
+    """A layer that holds recurrent states, and keys and values."""
+
+    def __init__(self, number_of_states: int, writer: Writer, keys: torch.Tensor, values: torch.Tensor) -> None:
+        StaticLayer.__init__(self, writer, keys, values)
+        LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
+
+
 class StaticCache(Cache):
     """The cache that a program passes to the model."""
 
     def __init__(self, key_values: KeyValues, tokens: int, *, by_kernel: bool = False) -> None:
         self.width = key_values.slots
         self.writer = Writer(tokens, key_values, by_kernel=by_kernel)
-        self.static_layers = [
-            StaticLayer(self.writer, key_values.view(keys), key_values.view(values))
-            for keys, values in key_values.layout.planes
-        ]
+        layout = key_values.layout
+        planes = iter(layout.planes)
+        self.static_layers: list[Any] = []
+        for parts in layout.parts or [LayerParts()] * len(layout.planes):
+            if not parts.attends:
+                self.static_layers.append(StateLayer(parts.states))
+                continue
+            views = [key_values.view(plane) for plane in next(planes)]
+            layer = partial(StaticStateLayer, parts.states) if parts.states else StaticLayer
+            self.static_layers.append(layer(self.writer, *views))
         super().__init__(layers=list(self.static_layers))
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.static_layers[layer_idx].update(key_states, value_states)
+        return self.static_layers[layer_idx].update(key_states, value_states)  # type: ignore[no-any-return]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from copyspec.targets.hooks.recurrence import STATE_KINDS
 from copyspec.targets.static.layout import FIELDS, PLACE, POSITION, ROW, TOKEN, TREE, WORD
 from copyspec.targets.static.settings import PAGE
 
@@ -44,16 +46,20 @@ def own_slots(work: PassInputs, places: int) -> torch.Tensor:
 
 def seen(work: PassInputs, slots: torch.Tensor) -> torch.Tensor:
     """Whether each token sees these slots of its row, [T, S]."""
-    fields = work.fields
-    tree = fields[TREE].unsqueeze(1)
-    visible = (slots <= fields[POSITION].unsqueeze(1)) & (slots < tree)
-    node = slots - tree
-    for index, word in enumerate(fields[FIELDS:]):
+    tree = work.fields[TREE].unsqueeze(1)
+    visible = (slots <= work.fields[POSITION].unsqueeze(1)) & (slots < tree)
+    return (visible | on_path(work, slots - tree)) & (slots >= 0)
+
+
+def on_path(work: PassInputs, node: torch.Tensor) -> torch.Tensor:
+    """Whether each token sees these nodes of its row's tree, [T, n]; negative: none."""
+    by_word = list[torch.Tensor]()
+    for index, word in enumerate(work.fields[FIELDS:]):
         bit = node - index * WORD if index else node
         # A shift beyond the word's bits yields its sign, which is 0.
-        on_path = (word.unsqueeze(1) >> bit.clamp(0, WORD)) & 1
-        visible = visible | ((on_path != 0) & (bit >= 0))
-    return visible & (slots >= 0)
+        is_set = (word.unsqueeze(1) >> bit.clamp(0, WORD)) & 1
+        by_word.append((is_set != 0) & (bit >= 0))
+    return reduce(torch.logical_or, by_word)
 
 
 def key_positions(work: PassInputs, slots: torch.Tensor) -> torch.Tensor:
@@ -62,15 +68,17 @@ def key_positions(work: PassInputs, slots: torch.Tensor) -> torch.Tensor:
     return slots.amax(0).clamp(min=0).index_copy(0, work.fields[PLACE], work.fields[POSITION]).unsqueeze(0)
 
 
-def additive_masks(
-    work: PassInputs, slots: torch.Tensor, visible: torch.Tensor, facts: ModelFacts
-) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Additive masks [1, 1, T, S] over all places of the pool (`ModelFacts.additive`): one, or a dict by kind of
-    attention. `slots` and `visible` [T, S]: `own_slots`, and those that are seen."""
+def additive_masks(work: PassInputs, slots: torch.Tensor, visible: torch.Tensor, facts: ModelFacts) -> Any:
+    """Additive masks [1, 1, T, S] over all places of the pool (`ModelFacts.additive`), None for recurrent layers: one,
+    or a dict by kind of attention. `slots` and `visible` [T, S]: `own_slots`, and those that are seen."""
     if facts.kinds == ("full_attention",):
         return facts.additive(visible[None, None])
-    positions, keys, masks = work.fields[POSITION].unsqueeze(1), key_positions(work, slots), {}
+    positions, keys = work.fields[POSITION].unsqueeze(1), key_positions(work, slots)
+    masks: dict[str, torch.Tensor | None] = {}
     for kind in facts.kinds:
+        if kind in STATE_KINDS:
+            masks[kind] = None
+            continue
         of_kind = visible
         if kind == "sliding_attention" and facts.window is not None:
             of_kind = visible & (positions - keys < facts.window)

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 class StaticRow(PagedRow):
     """A row of a session."""
 
+    prompt: int = 0  # tokens that it began with
     reserved: int = 0  # slots that are reserved for it
     length: int = 0  # cached tokens
     writable: int = 0  # slots before this one are on pages that it has, and from `length` on may write to
+    written: Sequence[int] = ()  # accepted tokens of the last pass, as places in it, that its states are yet to take
     prefix: list[int] = field(default_factory=list)  # the first of these tokens, as far as they are known
 
     def missing(self, pool: PagePool, start: int, stop: int) -> int:

@@ -19,8 +19,9 @@ from copyspec.common.forks import fork_safe
 from copyspec.common.lockless import LiveSet
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.buffers import CacheLayout, KeyValues
+from copyspec.targets.static.row_states import PooledStates
 from copyspec.targets.static.running import CAPTURING, ProgramRunner
-from copyspec.targets.static.settings import PAGE
+from copyspec.targets.static.settings import PAGE, READ, size_of
 
 if TYPE_CHECKING:
     from copyspec.targets.prefixes import Layers
@@ -60,6 +61,10 @@ class PagePool:
         self.size = size
         device = size.layout.device
         self.key_values = KeyValues(size.layout, size.pages * PAGE)
+        self.states: PooledStates | None = None
+        if size.layout.states:
+            tokens = max(READ, size_of(size.rows))
+            self.states = PooledStates(size.layout.states, size.rows + 1, tokens, device)
         self.scratch = size.rows
         """The number of the scratch row, of tokens beyond those of a pass. Its page is page 0."""
         self._pages: list[int] = list(range(size.pages - 1, 0, -1))  # free ones
@@ -149,6 +154,8 @@ class PagePool:
         """Take over all pages and rows of a smaller pool, whose sessions go on here."""
         self.key_values.copy(other.key_values, other.size.pages * PAGE)
         rows, pages = other.size.rows, other.size.pages
+        if self.states is not None and other.states is not None:
+            self.states.copy(other.states, rows)
         self.table.zero_()[:rows, :pages] = other.table[:rows]
         free = set(other._pages)
         self._uses[:pages], self._writers[:pages] = other._uses, other._writers
@@ -166,7 +173,7 @@ class PagePool:
         self.runner.forget()
         self._runner = None  # which refers to the buffers and to the model
         self.key_values.buffers = {}
-        self.cross = None
+        self.cross = self.states = None
 
     def fill_cross(self, rows: Sequence[tuple[int, Layers]]) -> None:
         """Copy the keys and values of each row's cross-attention, [H, S, D] per layer, one after the other."""

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from copyspec.targets.hooks.positions import positions_from_outside
+from copyspec.targets.hooks.recurrence import mixers
 from copyspec.targets.hooks.states import LAST, HiddenStates, hidden_states
 from copyspec.targets.static.buffers import KeyValues, StaticCache, move
 from copyspec.targets.static.layout import PLACE, Shape
 from copyspec.targets.static.masks_on_device import PassInputs, additive_masks, key_positions, own_slots, seen
+from copyspec.targets.static.row_states import PooledStates, mixing
 from copyspec.targets.static.tree_attention import attending, markers
 from copyspec.targets.static.triton_kernels import kernels_run
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from copyspec.targets.facts import ModelFacts
 
-Masks = torch.Tensor | dict[str, torch.Tensor]
+Masks = torch.Tensor | dict[str, torch.Tensor] | None
 
 
 class EnterModel(Protocol):
@@ -45,11 +47,12 @@ class StaticProgram:
         shape: Shape,
         tile: int,
         *,
+        states: PooledStates | None = None,
         tree_attention: bool = False,
         compiled: bool = False,
     ) -> None:
-        """`table`: the pages of each row, [R, P]; `tile`: see `lay_out`. `tree_attention`: pass markers instead of
-        additive masks. `compiled`: torch.compile will trace this program."""
+        """`table`: the pages of each row, [R, P]; `tile`: see `lay_out`. `states`: of the rows' recurrent layers.
+        `tree_attention`: pass markers instead of additive masks. `compiled`: torch.compile will trace this program."""
         device = key_values.layout.device
         runs_kernels = kernels_run(device)
         self._enter, self._model, self._facts, self._shape = enter, model, facts, shape
@@ -57,6 +60,7 @@ class StaticProgram:
         self._moved, self._table = list(key_values.buffers.values()), table
         self._tile, self._tree_attention = tile, tree_attention
         self._by_kernel = not compiled and runs_kernels
+        self._row_states, self._mixers = states, mixers(model) if states is not None else ()
         self.states: HiddenStates | None = None
         """Of the last pass, padding included; None unless the shape keeps some."""
 
@@ -85,6 +89,8 @@ class StaticProgram:
         with ExitStack() as contexts:
             if self._tree_attention:
                 contexts.enter_context(attending(work, caps=self._facts.caps_scores))
+            if self._row_states is not None:
+                contexts.enter_context(mixing(self._mixers, cache.static_layers, self._row_states, work))
             if broken is None:  # attention by kernels, which takes no masks and no positions
                 return self._enter(work, markers(work, self._facts), cache, chosen)
             slots = own_slots(work, cache.width)

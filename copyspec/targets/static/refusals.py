@@ -12,6 +12,8 @@ import torch
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.modules import hooked
+from copyspec.targets.hooks.recurrence import mixers
+from copyspec.targets.hooks.tree_mixers import takes_passes
 from copyspec.targets.limits import rope_limit
 from copyspec.targets.static.buffers import CacheLayout
 from copyspec.targets.static.fused_layers import fused
@@ -44,8 +46,10 @@ def refusal(target: CausalTarget | Seq2SeqTarget) -> str | None:
     name = type(model).__name__
     if not (target.supports_trees and target.supports_drafts):
         return f"{name} verifies no trees"
-    if target.layer_parts:
-        return f"{name} keeps more than keys and values"
+    if any([each.indexes for each in target.layer_parts]):
+        return f"{name} keeps an indexer's keys beside keys and values"
+    if not all([takes_passes(mixer) for _, mixer in mixers(model)]):
+        return f"{name} keeps states that are read step by step"
     if hasattr(model.config, "expert_capacity"):
         return f"{name} has experts that drop tokens beyond a capacity, padding included"
     devices = {parameter.device for parameter in model.parameters()}
@@ -55,7 +59,7 @@ def refusal(target: CausalTarget | Seq2SeqTarget) -> str | None:
         return f"{name} has a hook on {where}, which a captured pass would not run"
     if rope_limit(model.config.get_text_config(decoder=True)) is not None:
         return f"{name} looks at the largest position of a pass for its rotary frequencies"
-    if facts.positions == "none":
+    if facts.positions == "none" and not target.layer_parts:
         return f"{name} takes no positions"
     return None
 
@@ -66,7 +70,7 @@ def attention_refusal(target: CausalTarget | Seq2SeqTarget, layout: CacheLayout)
     facts, name = target.facts, type(target.model).__name__
     if target.is_encoder_decoder:
         return f"{name} reads an encoder's states"
-    if facts.positions != "argument":
+    if facts.positions not in ("argument", "none"):
         return f"{name} adds a bias to its attention scores, or reads positions in its layers"
     if not KINDS.issuperset(facts.kinds):
         return f"{name} has layers of kind {sorted(set(facts.kinds) - KINDS)[0]!r}"
@@ -119,6 +123,7 @@ def _logits(
         pool.table,
         shape,
         TOKENS,
+        states=pool.states,
         tree_attention=attention == NAME,
     )
     row = PagedRow(0, [1, 2])

@@ -61,6 +61,11 @@ class SessionHost(Protocol):
         ...
 
     @property
+    def is_recurrent(self) -> bool:
+        """Whether layers keep recurrent states."""
+        ...
+
+    @property
     def facts(self) -> ModelFacts: ...
 
     def encoder_session(self, prompts: Sequence[Sequence[int]]) -> Seq2SeqSession | None:
@@ -98,6 +103,8 @@ class StaticSession:
         """Of each of its passes: states, the first token of each row and behind the last, and tokens scored."""
         self._gives_last: bool | None = None  # see `HiddenStates.gives_last`
         self._tile = 1
+        self._is_recurrent = target.is_recurrent
+        self._spans: list[tuple[int, int]] = []  # of the last pass: each row's first token, and its uncached ones
         self._is_settled = True
         self.add(prompts, new_tokens)
 
@@ -112,6 +119,8 @@ class StaticSession:
 
     @property
     def most_nodes(self) -> int:
+        if self._is_recurrent:  # what tokens write into states is kept of so many
+            return max(1, READ // max(1, len(self._rows)) - 1)
         return EXACT_TOKENS - 1 if self._exact else sys.maxsize
 
     @property
@@ -141,12 +150,13 @@ class StaticSession:
             self._cross_is_stale = True
             prompts = [[0]] * len(prompts)  # the decoder begins with a start token
         ahead = new_tokens if self._exact else min(new_tokens, MAX_RESERVED)
-        self._rows += [StaticRow(reserved=len(prompt) + ahead + 1) for prompt in prompts]
+        self._rows += [StaticRow(prompt=len(prompt), reserved=len(prompt) + ahead + 1) for prompt in prompts]
         self._starts = None
 
     def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> Scores:
         check_rows(len(uncached), uncached, trees)
         unread, self._is_settled = list(uncached), True
+        self._commit()
         if self._encoder is not None and self._encoder.has_no_cross:
             self._encoder.prefill([ids[:1] for ids in unread])  # for cross-attention alone
             self._encoder.trim([0] * len(self._rows))
@@ -183,11 +193,15 @@ class StaticSession:
             if len(row.prefix) == row.length:
                 row.prefix += ids
             row.path, row.first_slot, row.length = path, end, end + len(path)
+        for row, (first, count), path in zip(self._rows, self._spans, paths, strict=False):
+            row.written = [*range(first, first + count), *[first + count + node for node in path]]
         self._starts = None
 
     def trim(self, lengths: Sequence[int]) -> None:
         if len(lengths) != len(self._rows) or any(map(int.__gt__, lengths, self.lengths)):
             raise ValueError(f"rows of {list(self.lengths)} tokens cannot be cut to {list(lengths)}")
+        if self._is_recurrent:  # a state cannot go back: a row of which something is cut begins anew
+            lengths = [length if length == row.length else 0 for row, length in zip(self._rows, lengths, strict=True)]
         for row, length in zip(self._rows, lengths, strict=True):
             if row.length > length and self._pool is not None:
                 self._pool.seal(row.pages[length // PAGE :])
@@ -199,7 +213,7 @@ class StaticSession:
     @property
     def keeps_prefixes(self) -> bool:
         """See `TreeSession`. In exact mode a prompt must be read in one way only."""
-        return self._encoder is None and not self._exact
+        return self._encoder is None and not self._exact and not self._is_recurrent
 
     @in_inference_mode
     def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
@@ -263,7 +277,7 @@ class StaticSession:
         tokens of others share their pages."""
         rows = self._rows[: len(unread)]
         starts = [row.length for row in rows]
-        if not self._exact and self._encoder is None and any([not start for start in starts]):
+        if self.keeps_prefixes and any([not start for start in starts]):
             self._share(starts, unread)
         wanted = [
             (row, start, stop)
@@ -272,6 +286,8 @@ class StaticSession:
         ]
         if wanted:
             self._make_room(wanted)
+        if (states := self.pool.states) is not None and not all(starts):
+            states.begin({row.number: row.prompt for row, start in zip(rows, starts, strict=True) if not start})
         return starts
 
     def _share(self, starts: list[int], unread: list[Sequence[int]]) -> None:
@@ -318,6 +334,10 @@ class StaticSession:
             self._pass(starts, pieces, [EMPTY] * len(unread), [0] * len(unread), READ)
             for row, piece in enumerate(pieces):
                 starts[row], unread[row] = starts[row] + len(piece), unread[row][len(piece) :]
+            if self._is_recurrent:
+                for of_row, (first, count) in zip(self._rows, self._spans, strict=False):
+                    of_row.written = range(first, first + count)
+                self._commit()
 
     def _passes(
         self, starts: Sequence[int], unread: Rows, trees: Sequence[DraftTree], sizes: Sequence[int]
@@ -388,6 +408,8 @@ class StaticSession:
         for row in self._rows:
             row.path = ()
         logits = pool.runner.run(shape)
+        if self._is_recurrent:
+            self._spans = [*zip(accumulate(lengths, initial=0), map(len, uncached), strict=False)]
         if (states := pool.runner.states(shape) if self._layers else None) is not None:
             copied = states.copied(total, wanted if shape.scored < tokens else total)
             self._recorded.append((copied, [0, *accumulate(lengths)], scored))
@@ -395,6 +417,15 @@ class StaticSession:
             return logits, list(accumulate(scored[:-1], initial=0))
         ends = accumulate(lengths)
         return logits, [end - count for end, count in zip(ends, scored, strict=True)]
+
+    def _commit(self) -> None:
+        """Write what was accepted of the last pass into the states of its rows."""
+        rows = [row for row in self._rows if row.written]
+        if rows and self._is_recurrent:
+            assert self.pool.states is not None
+            self.pool.states.commit({row.number: row.written for row in rows})
+        for row in rows:
+            row.written = ()
 
     def _moved(self, most: int) -> list[StaticRow]:
         """The rows whose accepted nodes the next pass moves. If these are more than `most`, all are moved now."""

@@ -18,6 +18,7 @@ from copyspec.targets.causal import TreeSession, training_error
 from copyspec.targets.facts import read_facts
 from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
 from copyspec.targets.hooks.model_state import ModelState
+from copyspec.targets.hooks.recurrence import LayerParts
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.seq2seq import Seq2SeqSession
 from copyspec.targets.static import tree_attention
@@ -29,7 +30,7 @@ from copyspec.targets.static.pools import FreePools, PagePool, PoolSize
 from copyspec.targets.static.program import StaticProgram, enter_causal
 from copyspec.targets.static.refusals import attention_refusal, fusing_refusal, refusal
 from copyspec.targets.static.running import Captures, ProgramRunner
-from copyspec.targets.static.settings import QUERIES
+from copyspec.targets.static.settings import QUERIES, READ
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.static.triton_kernels import kernels_run
 
@@ -112,7 +113,7 @@ class StaticTarget:
             if not any([len(session.lengths) for session in self._sessions]):  # none is open
                 options = self.options
                 self._is_dynamic = keeps_states and options.compile and options.use == "auto" and not options.exact
-                self._decide(refusal(self.inner) or self._failure("masks"))
+                self._decide(self._refusal() or self._failure("masks"))
             elif is_changed and self._refused is None:
                 self._fused = self._fusible()
             if self._refused is None and not self._is_dynamic:
@@ -141,9 +142,17 @@ class StaticTarget:
             session = self.inner.open([[0]])
             assert isinstance(session, TreeSession)
             session.prefill([[0]])
-            self._layout = CacheLayout(session.contents(0))
+            layers = session.contents(0)
+            parts = [
+                LayerParts(part.states, attends=number in layers) for number, part in enumerate(self.inner.layer_parts)
+            ]
+            self._layout = CacheLayout([*layers.values()], parts, session.states(0))
             session.close()
         return self._layout
+
+    @property
+    def is_recurrent(self) -> bool:
+        return any([each.states for each in self.inner.layer_parts])
 
     def pool(self, size: PoolSize) -> PagePool:
         return self.pools.take(size, lambda size: PagePool(size, self._runner))
@@ -155,8 +164,8 @@ class StaticTarget:
         if self.options.exact:
             return 1
         config = self.model.config.get_text_config(decoder=True)
-        heads = int(getattr(config, "num_attention_heads", 0) or 1)
-        return max(1, QUERIES * self.layout().planes[0][0].kind.heads // heads)
+        heads, planes = int(getattr(config, "num_attention_heads", 0) or 1), self.layout().planes
+        return max(1, QUERIES * planes[0][0].kind.heads // heads) if planes else READ
 
     def _runner(self, pool: PagePool) -> ProgramRunner:
         facts, model = self.facts, self.model
@@ -175,6 +184,7 @@ class StaticTarget:
                 pool.table,
                 shape,
                 target.tile,
+                states=pool.states,
                 tree_attention=target.uses_tree_attention,
                 compiled=target.options.compile,
             )
@@ -225,6 +235,14 @@ class StaticTarget:
     def _may_capture(self) -> bool:
         """Whether the model is what it was when sessions were opened: a capture of anything else would outlive it."""
         return ModelState(self.model) == self.state and refusal(self.inner) is None
+
+    def _refusal(self) -> str | None:
+        """Why passes of this model cannot be static with these options; None if no reason is known."""
+        options = self.options
+        if self.is_recurrent and (options.exact or options.compile):
+            mode = "exact mode" if options.exact else "torch.compile"
+            return f"{type(self.model).__name__} keeps recurrent states, of which {mode} knows nothing"
+        return refusal(self.inner)
 
     def _failure(self, attention: Literal["masks", "tree"]) -> str | None:
         """Why static passes do not match `generate`; None if they do, or are known to. Tested once for each state of

@@ -18,6 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from copyspec.targets.hooks.recurrence import RECURRENT_KINDS, STATE_KINDS
 from copyspec.targets.static.layout import POSITION
 from copyspec.targets.static.masks_on_device import PassInputs, key_positions, own_slots, places_in_order, seen
 from copyspec.targets.static.triton_kernels import kernels_run
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 NAME = "copyspec_tree"
 """The name of this attention in transformers' registry."""
 
-KINDS = frozenset({"full_attention", "sliding_attention"})
+KINDS = frozenset({"full_attention", "sliding_attention"}) | RECURRENT_KINDS
 
 
 class _Running(threading.local):
@@ -53,11 +54,13 @@ def attending(work: PassInputs, *, caps: bool = True) -> Iterator[None]:
         _running.work, _running.caps = before
 
 
-def markers(work: PassInputs, facts: ModelFacts) -> torch.Tensor | dict[str, torch.Tensor]:
-    """The markers of a pass: one, or a dict by kind of attention."""
+def markers(work: PassInputs, facts: ModelFacts) -> Any:
+    """The markers of a pass, None for recurrent layers: one, or a dict by kind of attention."""
     integers = work.fields[POSITION].view(1, 1, -1, 1)
     of_kinds = {
-        kind: integers.expand(-1, 1 + (facts.window or 0 if kind == "sliding_attention" else 0), -1, -1)
+        kind: None
+        if kind in STATE_KINDS
+        else integers.expand(-1, 1 + (facts.window or 0 if kind == "sliding_attention" else 0), -1, -1)
         for kind in facts.kinds
     }
     return of_kinds if len(of_kinds) > 1 else of_kinds[facts.kinds[0]]

@@ -539,7 +539,7 @@ def _plain_calls(text: str) -> Iterator[ToolCall]:
         if not isinstance(node, ast.Call) or node.args or any(each.arg is None for each in node.keywords):
             raise CallError("no call with named arguments")
         try:
-            values = {str(each.arg): as_json(_literal(each.value)) for each in node.keywords}
+            values = {str(keyword.arg): as_json(_literal(keyword.value)) for keyword in node.keywords}
             name = ast.unparse(node.func)
         except (TypeError, ValueError, RecursionError, MemoryError):
             raise CallError("an argument that is no literal") from None

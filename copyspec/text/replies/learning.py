@@ -248,18 +248,18 @@ def _named_frame(body: str, named: int, end: int, again: str | None) -> tuple[Fr
 
 def _bare_syntax(body: str, again: str | None) -> BareCalls | None:
     quoted, plain = rf"{FIRST}:\s*(?P<quote>\S+?){WORD}(?P=quote)", rf"{SECOND}:\s*{NUMERAL}"
-    found = re.search(rf"{NAME}\s*{{\s*{quoted},\s*{plain}\s*}}", body)
-    if found is None:
+    match = re.search(rf"{NAME}\s*{{\s*{quoted},\s*{plain}\s*}}", body)
+    if match is None:
         return None
-    frame, before = _named_frame(body, found.start(), found.end(), again)
-    return BareCalls(frame, before=before, quote=found["quote"])
+    frame, before = _named_frame(body, match.start(), match.end(), again)
+    return BareCalls(frame, before=before, quote=match["quote"])
 
 
 def _python_syntax(body: str) -> PythonCalls | None:
-    found = re.search(rf"(\[?)\s*{NAME}\(.*?{NUMERAL}[\"']?\)(\]?)", body, re.DOTALL)
-    if found is None or f"{FIRST}=" not in found[0]:
+    match = re.search(rf"(\[?)\s*{NAME}\(.*?{NUMERAL}[\"']?\)(\]?)", body, re.DOTALL)
+    if match is None or f"{FIRST}=" not in match[0]:
         return None
-    return PythonCalls(_frame(body[: found.start()], body[found.end() :], None), is_list=bool(found[1]))
+    return PythonCalls(_frame(body[: match.start()], body[match.end() :], None), is_list=bool(match[1]))
 
 
 def _tagged_syntax(body: str, again: str | None) -> TaggedCalls | None:

@@ -1,0 +1,194 @@
+"""Static passes of models with recurrent layers: every node is scored as its path alone, and the states of a row are
+those of its accepted tokens."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from copyspec.options import StaticOptions
+from copyspec.targets import wrap
+from copyspec.targets.hooks.paths import Paths
+from copyspec.targets.static.layout import PagedRow, Shape, lay_out, split_parts
+from copyspec.targets.static.masks_on_device import PassInputs
+from copyspec.targets.static.row_states import PassPaths, PooledStates
+from copyspec.targets.static.settings import READ
+from copyspec.targets.static.static_session import StaticSession
+from copyspec.tree import EMPTY
+from kit import architectures
+from tests.fuzz import hybrids
+from tests.helpers import models
+from tests.helpers.cpu_graph import CpuGraph
+from tests.helpers.trees import Rows, fingerprint, random_tree
+from tests.targets.static.test_static_equal import GRAPHS, LENGTHS, counted, expected_of, run
+
+torch.set_num_threads(1)
+
+TYPES = ("qwen3_next", "qwen3_5_text", "lfm2", "falcon_h1", "mamba2", "nemotron_h", "kimi_linear")
+"""Delta rules, Mamba 2, short convolutions; beside attention and in its layers; steps that differ in prompts."""
+
+CLOSE = 5e-5
+
+
+def tiny(name: str) -> PreTrainedModel:
+    return models.tiny(name) if name in models.STATEFUL else architectures.tiny(name, 8)
+
+
+@pytest.mark.parametrize("attention", ["masks", "tree"])
+@pytest.mark.parametrize("name", TYPES)
+def test_replayed_passes_decode_what_generate_does(name: str, attention: Any) -> None:
+    model = tiny(name)
+    before, expected = fingerprint(model), expected_of(model, LENGTHS[1:4])
+    made, new_graph = counted()
+    outputs, stats = run(model, StaticOptions(use="always", attention=attention, new_graph=new_graph), expected)
+    assert outputs == expected
+    assert sum(graph.replays for graph in made) >= 1 and {each.runner for each in stats} <= {"graph", "static"}
+    assert fingerprint(model) == before
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "lfm2", "falcon_h1"])
+def test_nodes_equal_paths_alone_as_rows_join_and_leave(name: str) -> None:
+    """Also where a larger pool takes the place of one, and where prompts are read in pieces."""
+    model = tiny(name)
+    rows = Rows(model, wrap(model, static=GRAPHS), (11, 4, 17))
+    for _ in range(3):
+        assert rows.step() < CLOSE
+    rows.select([2, 0])
+    rows.add((20, 1, READ + 1, 30))
+    for sizes in [(0, 3, 6, 9), (0,), (40,), (0,), (70, 3)]:
+        assert rows.step(sizes) < CLOSE
+    rows.select([0, 3, 2])
+    assert rows.step() < CLOSE
+    rows.session.close()
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_text", "falcon_h1", "kimi_linear", "lfm2"])
+def test_the_states_are_those_of_the_accepted_tokens(name: str) -> None:
+    model = tiny(name)
+    target = wrap(model, static=StaticOptions(use="always", graphs=False))
+    rows = Rows(model, target, (9, 30, 1), seed=3)
+    for _ in range(5):
+        rows.step()
+    session: Any = rows.session
+    session._commit()
+    alone: Any = wrap(model)
+    for row, (sequence, cached) in enumerate(zip(rows.sequences, rows.cached, strict=True)):
+        reading = alone.open([sequence])
+        reading.prefill([sequence[:cached]])
+        for mixer, expected in enumerate(reading.states(0)):
+            states = session.pool.states.state(mixer)
+            assert states.keys() == expected.keys()
+            for kind, state in expected.items():
+                own = states[kind][session._rows[row].number]
+                torch.testing.assert_close(own, state[0], atol=1e-5, rtol=1e-4)
+
+
+def test_what_is_not_committed_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control."""
+    model = tiny("qwen3_next")
+    rows = Rows(model, wrap(model, static=GRAPHS), (11, 4))
+    monkeypatch.setattr(PooledStates, "commit", lambda states, paths: None)
+    rows.step()
+    assert rows.step() > 1e-2
+
+
+def test_a_cut_row_begins_anew() -> None:
+    model = tiny("qwen3_5_text")
+    target = wrap(model, static=GRAPHS)
+    session = target.open([[5, 6, 7]])
+    first = session.score([[5, 6, 7]], [EMPTY])[0].clone()
+    session.keep([[]])
+    session.trim([3])
+    assert list(session.lengths) == [3]
+    session.score([[8]], [EMPTY])
+    session.keep([[]])
+    session.trim([3])
+    assert list(session.lengths) == [0]
+    torch.testing.assert_close(session.score([[5, 6, 7]], [EMPTY])[0], first, atol=CLOSE, rtol=0)
+    session.close()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_paths_made_on_the_device_are_those_of_the_host(seed: int) -> None:
+    rng = random.Random(seed)
+    count = rng.randint(1, 5)
+    lengths = [rng.choice([0, 1, 2, 20, 50]) for _ in range(count)]
+    trees = [random_tree(rng, rng.choice([0, 1, 9, 70])) if length else EMPTY for length in lengths]
+    places, parents, spans = list[int](), list[int](), list[range]()
+    for length, tree in zip(lengths, trees, strict=True):
+        first = len(places)
+        parents += [at - 1 if at > first else -1 for at in range(first, first + length)]
+        parents += [first + length + up if up >= 0 else first + length - 1 for up in tree.parents]
+        places += range(first, first + length + len(tree))
+        spans.append(range(first, len(places)))
+    shape = Shape.of(len(places) + rng.choice([0, 7]) or 1, len(places) or 1)
+    packed = np.zeros(sum(shape.parts), np.int64)
+    rows = [PagedRow(row, [*range(1 + 4 * row, 5 + 4 * row)]) for row in range(count)]
+    starts, ids = [rng.randint(0, 60) for _ in rows], [models.random_ids(length) for length in lengths]
+    lay_out(packed, shape, starts, rows, ids, trees, [0] * count, [], count, 8)
+    fields, _, _, units = (torch.from_numpy(part) for part in split_parts(packed, shape))
+    work = PassInputs(fields, units, torch.zeros((count + 1, 4 * count + 1), dtype=torch.long), 8)
+    made = PassPaths(work, torch.zeros(count + 1, dtype=torch.long))
+    expected, used, width = Paths(places, parents, spans, torch.device("cpu")), len(places), rng.choice([1, 3, 4])
+    if not used:
+        return
+    (part,), states, left = made.parts, torch.randn(count + 1, 2, 6, 3), torch.randn(2, 2, shape.tokens, 6)
+    ours, theirs = made.columns(width)[:used], expected.columns(width)
+    assert torch.where(ours >= (count + 1) * width, ours - width, ours).equal(theirs)  # here are a scratch row's states
+    read, column = part.read(left, states), 0
+    for theirs_part in expected.parts:
+        here = theirs_part.tokens
+        assert part.ancestors[here, here].equal(theirs_part.ancestors)
+        torch.testing.assert_close(read[..., here, :], theirs_part.read(left[..., here, :], states))
+        column += theirs_part.ancestors.shape[0]
+    assert column == used and not part.ancestors[:used, used:].any()
+
+
+def test_what_is_not_finite_stays_in_its_row() -> None:
+    model = tiny("qwen3_next")
+    with torch.no_grad():
+        model.get_input_embeddings().weight[9] = torch.nan
+    session = wrap(model, static=StaticOptions(use="always", graphs=False)).open([[5, 6, 7], [5, 9, 7]])
+    scores = session.score([[5, 6, 7], [5, 9, 7]], [EMPTY] * 2)
+    assert scores[1].isnan().all()
+    alone = model(torch.tensor([[5, 6, 7]])).logits[0, -1:]
+    torch.testing.assert_close(scores[0], alone, atol=CLOSE, rtol=0)
+    session.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("mamba", GRAPHS, "keeps states that are read step by step"),
+        ("lfm2", StaticOptions(use="always", exact=True), "of which exact mode knows nothing"),
+        ("lfm2", StaticOptions(use="always", compile=True, compiler="eager"), "of which torch.compile knows nothing"),
+    ],
+)
+def test_what_has_no_static_passes_says_so_once(
+    name: str, options: StaticOptions, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny(name)
+    expected = expected_of(model, LENGTHS[1:3])
+    with caplog.at_level(logging.WARNING, "copyspec"):
+        assert run(model, options, expected)[0] == expected
+    assert [reason in record.message for record in caplog.records].count(True) == 1
+
+
+def test_all_rows_together_have_room_for_what_they_write() -> None:
+    model = tiny("lfm2")
+    session = wrap(model, static=GRAPHS).open([[5, 6]] * 8)
+    assert isinstance(session, StaticSession) and 8 * (1 + session.most_nodes) <= READ
+    assert not session.keeps_prefixes
+    session.close()
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "nemotron_h"])
+def test_random_calls_are_equal(family: str) -> None:
+    counts = hybrids.examine(family, 4, seed=2, static=StaticOptions(use="always", new_graph=CpuGraph))
+    assert counts["equal"] >= 4 and not counts["differs"] and counts["accepted"]
