@@ -160,6 +160,13 @@ def chosen_prompts(
     return {group: cases for group, cases in found.items() if cases}
 
 
+def said(groups: Mapping[str, Sequence[Case]], rows: int, per_group: int, most: int) -> str:
+    """How many of the `rows` prompts `chosen_prompts` chose, and why not all."""
+    used = sum(map(len, groups.values()))
+    why = f": --per-group {per_group}, one per question, of at most --max-prompt {most} tokens" if used < rows else ""
+    return f"{used} of {rows} prompts{why}"
+
+
 def read_prompts(folder: Path, engine: copyspec.Engine, per_group: int, most: int) -> dict[str, list[Case]]:
     """Read the prompts of a folder of transcripts, as `chosen_prompts` chooses them."""
     return chosen_prompts(read_recorded(folder), engine, per_group, most)
@@ -265,7 +272,7 @@ def main() -> int:
     parser.add_argument("--student", help="folder written by training.distill")
     parser.add_argument("--datastore", help="folder of a datastore of the model's tokens, for the method rest")
     parser.add_argument("--methods", nargs="+", help="run only these methods")
-    parser.add_argument("--per-group", type=int, default=2)
+    parser.add_argument("--per-group", type=int, default=2, help="prompts of each group (default: %(default)s)")
     parser.add_argument("--max-prompt", type=int, default=512, help="skip prompts of more tokens than this")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
@@ -306,6 +313,7 @@ def main() -> int:
     groups = chosen_prompts(rows, engine, given.per_group, given.max_prompt)
     if not groups:
         parser.error(f"no prompt has at most {given.max_prompt} tokens: raise --max-prompt")
+    print(said(groups, len(rows), given.per_group, given.max_prompt), file=sys.stderr)
     for place in range(given.per_group):
         for group, cases in groups.items():
             if place >= len(cases):

@@ -31,7 +31,7 @@ from kit import places
 from training.data import load_prose, made_ahead
 from training.examples import CORRECT, Example, ExampleMaker, Mixture
 from training.lora import Adapter, FrozenLlama, LoraShape, load_adapter, save_adapter
-from training.runs import append_log, exit_with, last_step, say_end
+from training.runs import MINUTES, append_log, exit_with, last_step, say_end, say_prepared, say_start
 from training.text import split_words
 from training.train import Meter, Schedule, clock
 
@@ -198,6 +198,8 @@ def prepare(data: Path, base: Path, out: Path, plan: AdaptPlan, pools: int) -> N
 
 def adapt(data: Path, base: Path, out: Path, plan: AdaptPlan, deadline: float) -> None:
     """Run to the end of the schedule; writes checkpoint.pt, adapter/, plan.json and log.jsonl into ``out``."""
+    started, until = time.time(), None if plan.steps else deadline
+    say_start("the model; prose and held-out examples", until, plan.steps)
     out.mkdir(parents=True, exist_ok=True)
     (out / "plan.json").write_text(json.dumps(asdict(plan) | {"begin": bool(plan.begin)}, indent=1) + "\n")
     tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
@@ -228,6 +230,7 @@ def adapt(data: Path, base: Path, out: Path, plan: AdaptPlan, deadline: float) -
     if plan.steps and step >= plan.steps:
         return  # an earlier start has finished the run
     schedule = Schedule(plan.steps, deadline, out, progress, plan.warmup)
+    say_prepared(started, until)
     meter, saved = Meter(), time.time()
     for pool, index, ids, weights in batches.from_place(*place):
         step += 1
@@ -251,7 +254,7 @@ def adapt(data: Path, base: Path, out: Path, plan: AdaptPlan, deadline: float) -
             with replacing(out / "checkpoint.pt") as file:
                 torch.save(state, file)
             saved = time.time()
-        if step % 10 == 0 or stop:
+        if step % 10 == 0 or step == 1 or stop:
             row = {"step": step, "progress": round(schedule.progress, 4), **meter.read()}
             if step % _TRIAL_EVERY == 0 or (stop and step > _TRIAL_EVERY):  # it takes minutes: not in runs of few
                 row |= _held_out(llama, adapter, plan, held_out)
@@ -283,7 +286,7 @@ def main() -> None:
     parser.add_argument("--base", type=Path, required=True, help="folder of the Llama to adapt")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu")
-    parser.add_argument("--minutes", type=float, default=90.0)
+    parser.add_argument("--minutes", type=float, default=90.0, help=MINUTES)
     parser.add_argument("--finish-by", metavar="HH:MM", help="clock time at which to finish, instead of --minutes")
     parser.add_argument("--steps", type=int, default=0, help="number of steps, instead of a time (deterministic)")
     parser.add_argument("--seed", type=int, default=0)

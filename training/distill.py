@@ -33,7 +33,17 @@ from copyspec.drafters.predictors.early_exit import early_exit
 from kit import places
 from training.chat_requests import Requests
 from training.outputs import answered_chats
-from training.runs import append_log, check_settings, exit_with, restore, save_checkpoint, say_end
+from training.runs import (
+    MINUTES,
+    append_log,
+    check_settings,
+    exit_with,
+    restore,
+    save_checkpoint,
+    say_end,
+    say_prepared,
+    say_start,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -174,7 +184,6 @@ def distill(distiller: Distiller, out: Path, until: float) -> None:
         if distiller.step % SAVE_STEPS == 0 or is_last:
             line = {"step": distiller.step, "loss": sum(losses) / len(losses), "agreement": distiller.agreement()}
             append_log(out, {name: round(value, 4) for name, value in line.items()})
-            print(line, flush=True)
             losses = []
             distiller.student.save_pretrained(out / "student")
             distiller.tokenizer.save_pretrained(str(out / "student"))
@@ -200,17 +209,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=DistillPlan.steps)
     parser.add_argument("--rate", type=float, default=DistillPlan.rate)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--minutes", type=float, default=60.0, help=MINUTES)
     given = parser.parse_args(arguments)
-    until = time.time() + 60 * given.minutes
+    started = time.time()
+    until = started + 60 * given.minutes
     plan = DistillPlan(given.divergence, given.on_policy, given.rows, given.tokens, given.rate, given.steps, given.seed)
     settings = {"teacher": given.teacher, "student": given.student, "boost": given.boost, **asdict(plan)}
     del settings["steps"]  # a run may be continued
+    say_start("teacher and student; held-out answers", until, plan.steps)
     engine = copyspec.load(given.teacher, dtype="float32")
     student = first_student(engine.model, given.student)
     boosted = [copyspec.load(name, dtype="float32").model for name in given.boost]
     distiller = Distiller(engine.model, student, engine.tokenizer, Requests(given.data), plan, boosted)
     check_settings(given.out, settings)
+    say_prepared(started, until)
     distill(distiller, given.out, until)
     say_end(given.out, given.out / "student", distiller.step, plan.steps)
 

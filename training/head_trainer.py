@@ -16,7 +16,7 @@ from copyspec.drafters.predictors.feature_layer import FeatureLayer, LayerSizes,
 from copyspec.drafters.predictors.head_files import FORMAT, WEIGHTS
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
 from training.outputs import read_shard
-from training.runs import save_tensors
+from training.runs import save_tensors, working_dtype
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class HeadPlan:
     layers: tuple[int, ...] = ()  # model layers whose inputs recurrent heads read besides the last states
     steps: int = 2000
     seed: int = 0
-    mixed: bool = field(default_factory=lambda: torch.cpu._is_avx512_bf16_supported())
+    mixed: bool = field(default_factory=lambda: working_dtype("cpu") == torch.bfloat16)
     """Whether matrix products are in bfloat16; without such instructions they are slower than in float32."""
 
     @property

@@ -30,7 +30,17 @@ from kit import places
 from training.chat_requests import Requests
 from training.head_trainer import HeadPlan, Trainer, Windows, save_heads
 from training.outputs import OutputPlan, check_plan, read_shard, shards, write_prose, write_shard
-from training.runs import append_log, exit_with, restore, save_checkpoint, save_tensors, say_end
+from training.runs import (
+    MINUTES,
+    append_log,
+    exit_with,
+    restore,
+    save_checkpoint,
+    save_tensors,
+    say_end,
+    say_start,
+    working_dtype,
+)
 
 if TYPE_CHECKING:
     from copyspec.engine.engine import Engine
@@ -86,7 +96,6 @@ class HeadRun:
             line: dict[str, object] = {"step": trainer.step, "loss": round(sum(losses) / len(losses), 4)}
             line |= trainer.accuracy(self._windows(held))
             append_log(self._out, line)
-            print(json.dumps(line), flush=True)
 
     @property
     def step(self) -> int:
@@ -168,12 +177,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--rows", type=int, help=f"outputs per shard (default: {OutputPlan.rows}, fewer in runs of a few minutes)"
     )
     parser.add_argument("--tokens", type=int, default=OutputPlan.tokens, help="maximum tokens per answer")
-    parser.add_argument("--dtype", default="bfloat16", help="data type of the model while it reads")
+    parser.add_argument(
+        "--dtype",
+        default=str(working_dtype("cpu")).removeprefix("torch."),
+        help="data type of the model while it reads (default here: %(default)s)",
+    )
     parser.add_argument("--steps", type=int, default=HeadPlan.steps)
     parser.add_argument("--batch", type=int, default=HeadPlan.batch)
     parser.add_argument("--rate", type=float, default=HeadPlan.rate)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=120.0)
+    parser.add_argument("--minutes", type=float, default=120.0, help=MINUTES)
     given = parser.parse_args(arguments)
     if given.convert:
         convert(*given.convert)
@@ -184,8 +197,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--prose must be 0 or more, got {given.prose}")
     if not 0 <= given.own <= 1:
         parser.error(f"--own must be from 0 to 1, got {given.own}")
-    import copyspec
-
     until = time.time() + 60 * given.minutes
     plan = HeadPlan(
         kind=given.kind, depth=given.depth, inner=given.inner, vocabulary=given.vocabulary, steps=given.steps,
@@ -200,6 +211,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prose=given.prose,
         own=given.own,
     )
+    say_start("the model; the first of its shards", until, plan.steps)
+    import copyspec
+
     run = HeadRun(given.out, copyspec.load(given.model, dtype=given.dtype), given.model, (plan, outputs))
     requests = Requests(given.data)
     # The first shard is held out; before the second one with answers, the vocabulary would be that of prose.

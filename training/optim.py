@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from training.runs import working_dtype
+
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # K. Jordan, Muon (2024)
 
 
@@ -30,7 +32,7 @@ class Rates:
 def orthogonal(update: Tensor) -> Tensor:
     """The approximate nearest semi-orthogonal matrix of each matrix in ``update`` [..., rows, columns]."""
     a, b, c = _NEWTON_SCHULZ
-    x: Tensor = update.bfloat16()
+    x = update.to(working_dtype(update.device.type))
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from copyspec.common.filesystem import part_name
 
+MINUTES = "time limit in minutes, preparation included; at least one step is made (default: %(default)g)"
 _WEIGHT = "weight."
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # what Adam keeps for each weight
 
@@ -26,6 +28,26 @@ def check_settings(out: Path, settings: Mapping[str, object]) -> None:
         raise ValueError(f"{str(out)!r} holds a run of {held!r}, not of {wanted!r}; give another --out")
 
 
+def working_dtype(device: str) -> torch.dtype:
+    """Data type to compute in: float32 on CPUs without instructions for bfloat16, where it takes 20 times as long."""
+    is_slow = device == "cpu" and not torch.cpu._is_avx512_bf16_supported()
+    return torch.float32 if is_slow else torch.bfloat16
+
+
+def say_start(prepares: str, until: float | None, steps: int = 0) -> None:
+    """Say what a run does before its first step, and when it ends: at the time `until`, after `steps`, if not 0."""
+    ends = [] if until is None else [time.strftime("at %H:%M:%S", time.localtime(until))]
+    ends += [f"after step {steps}"] if steps else []
+    print(f"prepares: {prepares}; ends {' or '.join(ends)}, preparation included", flush=True)
+
+
+def say_prepared(started: float, until: float | None) -> None:
+    """Say how long preparation took; `until`: the end of the run, which may have passed."""
+    late = "; that was all of the time, so one step is made: give more --minutes"
+    is_late = until is not None and time.time() > until
+    print(f"prepared after {time.time() - started:.0f} s{late if is_late else ''}", flush=True)
+
+
 def say_end(out: Path, made: Path, step: int, steps: int) -> None:
     """Say what a run has written and what is left of it; `steps` 0: its time was the limit.
 
@@ -38,9 +60,11 @@ def say_end(out: Path, made: Path, step: int, steps: int) -> None:
 
 
 def append_log(out: Path, line: Mapping[str, object]) -> None:
-    """Append a line to `out`/log.jsonl."""
+    """Append a line to `out`/log.jsonl, and print it."""
+    text = json.dumps(line)
     with (out / "log.jsonl").open("a") as log:
-        log.write(json.dumps(line) + "\n")
+        log.write(text + "\n")
+    print(text, flush=True)
 
 
 def exit_with(main: Callable[[], None]) -> None:

@@ -41,7 +41,7 @@ from training.families import Tables, family_name, family_of
 from training.model import Shape, keep_layers
 from training.optim import Optimizer, Shared
 from training.plans import PRESETS, Plan
-from training.runs import append_log, exit_with, last_step, say_end
+from training.runs import MINUTES, append_log, exit_with, last_step, say_end, say_prepared, say_start, working_dtype
 from training.tokenizer import load_tokenizer
 
 _WARMUP = 100  # steps
@@ -101,6 +101,8 @@ def clock(text: str) -> float:
 def train(data: Path, out: Path, plan: Plan, deadline: float) -> None:
     """Run to the end of the schedule; writes checkpoint.pt, tokenizer.json, plan.json and log.jsonl into ``out``."""
     torch.set_num_threads(1 if plan.device == "cpu" else 4)
+    started, until = time.time(), None if plan.steps else deadline
+    say_start("prose, tokenizer, held-out examples", until, plan.steps)
     out.mkdir(parents=True, exist_ok=True)
     family = family_of(plan.shape)
     maker, held = load_prose(data, plan.mixture, family.maker)
@@ -118,13 +120,14 @@ def train(data: Path, out: Path, plan: Plan, deadline: float) -> None:
         weights = keep_layers(weights, plan.layers) if plan.layers else weights
     else:
         weights = family.init_weights(plan.shape, torch.Generator().manual_seed(plan.seed))
-    shared = Shared(weights, plan.world, torch.device(plan.device), torch.bfloat16)
+    shared = Shared(weights, plan.world, torch.device(plan.device), working_dtype(plan.device))
     held_batches = Batches(held, tokenizer, seed=plan.seed, rank=-1, tokens=4096, limit=plan.limit, pool=3)
     trial = [b for _, _, b in itertools.islice(held_batches.from_place(0, 0), 3)]
     resume = torch.load(out / "checkpoint.pt", weights_only=True) if (out / "checkpoint.pt").exists() else None
     if resume:
         shared.load(resume["state"])
     start = (resume["step"], resume["progress"]) if resume else (0, 0.0)
+    say_prepared(started, until)
     context = mp.get_context("fork")
     barrier = context.Barrier(plan.world)
     jobs = []
@@ -213,7 +216,7 @@ class Job:
         torch.set_num_threads(1 if plan.device == "cpu" else 4)
         weights = {name: view.requires_grad_() for name, view in shared.views(shared.working).items()}
         family = family_of(plan.shape)
-        tables = family.tables(plan.shape, plan.device, torch.bfloat16)
+        tables = family.tables(plan.shape, plan.device, shared.working.dtype)
         optimizer = Optimizer(shared, self.rank, plan.world, plan.rates)
         gradients = shared.views(shared.gradients[self.rank])
         schedule = Schedule(plan.steps, self.deadline, self.out, progress)
@@ -239,7 +242,7 @@ class Job:
             stop = bool(control[1])
             if self.rank == 0:
                 meter.add(plan.world * ids.numel(), float(shared.counts[:, 0].sum() / shared.counts[:, 1].sum()))
-                if step % _LOG_EVERY == 0 or stop:
+                if step % _LOG_EVERY == 0 or step == 1 or stop:
                     row = {"step": step, "progress": round(schedule.progress, 4), "rate": round(float(control[0]), 4)}
                     self._log(row | meter.read(), tables)
             self.barrier.wait()
@@ -251,7 +254,7 @@ class Job:
 
     def _log(self, row: dict[str, float], tables: Tables) -> None:
         if row["step"] % _TRIAL_EVERY == 0:
-            average = {k: v.to(torch.bfloat16) for k, v in self.shared.views(self.shared.average).items()}
+            average = {k: v.to(self.shared.working.dtype) for k, v in self.shared.views(self.shared.average).items()}
             total = count = 0.0
             for batch in self.trial:
                 ids, answer = batch.ids.to(self.plan.device), batch.answer.to(self.plan.device)
@@ -271,7 +274,7 @@ def main() -> None:
     places.add_prose(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu")
-    parser.add_argument("--minutes", type=float, default=120.0)
+    parser.add_argument("--minutes", type=float, default=120.0, help=MINUTES)
     parser.add_argument("--finish-by", metavar="HH:MM", help="clock time at which to finish, instead of --minutes")
     parser.add_argument("--steps", type=int, default=0, help="number of steps, instead of a time (deterministic)")
     parser.add_argument("--seed", type=int, default=0)

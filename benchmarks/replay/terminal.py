@@ -1,24 +1,26 @@
-"""Formats the replay's results for a terminal of 80 columns."""
+"""Formats the replay's results for the width of the terminal."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 
 from benchmarks.replay.figures import Figures, Grid, by_limit, short
 
-WIDTH = 80
+WIDTH = 80  # where the output is no terminal, unless $COLUMNS says more
 LABEL = 31  # columns for the names of the sets
 MIN_COLUMN = 7
 
 
 def terminal(figures: Sequence[Figures]) -> str:
     """Format tokens per call by set and method, then the medians. Methods that do not fit side by side follow below."""
-    parts = []
+    parts, width = [], shutil.get_terminal_size((WIDTH, 24)).columns
     for limit, lines in by_limit(figures).items():
         grid = Grid(lines)
-        for methods in _blocks(grid.methods):
-            parts.append("\n".join([f"Tokens per call, {limit}", *_block(grid, methods)]))
+        for place, methods in enumerate(_blocks(grid.methods, width)):
+            more = ", further methods" if place else ""
+            parts.append("\n".join([f"Tokens per call, {limit}{more}", *_block(grid, methods)]))
     return "\n\n".join(parts)
 
 
@@ -40,10 +42,10 @@ def _block(grid: Grid, methods: Sequence[str]) -> list[str]:
     return lines
 
 
-def _blocks(methods: Sequence[str]) -> list[list[str]]:
+def _blocks(methods: Sequence[str], width: int) -> list[list[str]]:
     blocks: list[list[str]] = [[]]
     for method in methods:
-        if blocks[-1] and LABEL + sum(_column(other) for other in [*blocks[-1], method]) > WIDTH:
+        if blocks[-1] and LABEL + sum(_column(other) for other in [*blocks[-1], method]) > width:
             blocks.append([])
         blocks[-1].append(method)
     return blocks

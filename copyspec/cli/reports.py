@@ -152,6 +152,7 @@ class Explainer:
 
     def __init__(self, line: int) -> None:
         self._line, self._at, self._has_text = line, 1, False
+        self._lines: int | None = None  # of the file so far; None: its format has no lines
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
         from copyspec.pipelines.documents import replacing
@@ -174,10 +175,13 @@ class Explainer:
                 echo(f"{path}:{self._line}: {why}")
         if done.part.is_verbatim:
             self._at += text.count("\n")
+            self._lines = self._at - 1 + bool(text.rpartition("\n")[2])
 
     def end(self, report: FileReport) -> None:
         if not self._has_text and report.error is None:
-            echo(f"{report.path}:{self._line}: nothing here is given to the model")
+            is_beyond = self._lines is not None and self._line > self._lines
+            why = f"the file ends at line {self._lines}" if is_beyond else "nothing here is given to the model"
+            echo(f"{report.path}:{self._line}: {why}")
         flush_stdout()
 
 

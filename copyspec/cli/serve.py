@@ -64,7 +64,6 @@ def serve(
     missing = [each for each in REQUIRED_PACKAGES if importlib.util.find_spec(each) is None]
     if missing:
         raise UsageError(f"serve needs {', '.join(missing)}: {install('serve')}")
-    from copyspec.server.endpoints import Server
     from copyspec.server.listening import address_of, is_local, listen, uvicorn_server
     from copyspec.server.settings import ServerSettings
 
@@ -86,6 +85,8 @@ def serve(
         raise UsageError(f"--stop-seconds {stop_seconds:g}: a number from 0 to {MAX_STOP_SECONDS}")
     bound = listen(host, port, settings.read_timeout)
     with contextlib.closing(bound):  # already listening: clients wait while the model loads
+        from copyspec.server.endpoints import Server  # with torch, which takes seconds
+
         server = Server(model.load(), settings)
         server.warm_up()
         names = ", ".join(settings.names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
@@ -26,13 +27,24 @@ from copyspec.engine.running.scheduler import QueueFullError
 from copyspec.models.own import own_name
 from copyspec.server.access import access_of
 from copyspec.server.asgi import error_body
-from copyspec.server.errors import BAD_REQUEST, error_response, failure, field_of, http_error, invalid, json_response
+from copyspec.server.errors import (
+    BAD_REQUEST,
+    FieldError,
+    error_response,
+    failure,
+    field_of,
+    http_error,
+    invalid,
+    json_response,
+)
 from copyspec.server.gate import Gate
 from copyspec.server.metrics import CONTENT_TYPE, Metrics
 from copyspec.server.replies import DONE, Json, Replies, as_json, server_sent
 from copyspec.server.schemas import ChatBody, CompletionBody, TokenizeBody
 from copyspec.server.settings import ServerSettings, count_characters
 from copyspec.text.chat import ChatError, check_chat
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")  # OpenAI's; a template may know more
 
 
 def template_messages(messages: Sequence[object]) -> list[dict[str, object]]:
@@ -168,8 +180,23 @@ class Server:
             raise ValueError("give prompt or messages")
         if body.prompt is not None:
             return list(self.engine.codec.encode(body.prompt).ids)
-        messages = template_messages(body.messages or [])
+        messages = self._messages(body.messages or [])
         return list(self.engine.codec.encode_chat(check_chat(messages, "messages")).ids)
+
+    def _messages(self, messages: Sequence[object]) -> list[dict[str, object]]:
+        """The messages for the chat template. Raises FieldError for a role that is neither OpenAI's nor a word of the
+        template."""
+        template = str(self.engine.tokenizer.chat_template or "")
+        for i, message in enumerate(messages):
+            role = message.get("role") if isinstance(message, dict) else None
+            if (
+                isinstance(role, str)
+                and role not in ROLES
+                and not re.search(rf"""['"]{re.escape(role)}\\?['"]""", template)
+            ):
+                known = ", ".join(map(repr, ROLES))
+                raise FieldError(f"messages[{i}] has role {brief(role)}; write {known}", f"messages.[{i}].role")
+        return template_messages(messages)
 
     async def _answer(self, body: ChatBody | CompletionBody, request: Request) -> Response:
         begun = time.perf_counter()
@@ -177,7 +204,7 @@ class Server:
             return self._no_such_model(body.model)
         is_chat = isinstance(body, ChatBody)
         try:
-            prompt: object = template_messages(body.messages) if isinstance(body, ChatBody) else body.prompt
+            prompt: object = self._messages(body.messages) if isinstance(body, ChatBody) else body.prompt
             prompts = 1 if isinstance(body, ChatBody) else body.prompts()
             call = await aio.submit(lambda: self.engine, prompt, body.references, self._options(body, prompts))
         except QueueFullError as error:

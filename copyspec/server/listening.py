@@ -8,12 +8,13 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from copyspec.server.endpoints import Server
+if TYPE_CHECKING:
+    from copyspec.server.endpoints import Server
 
 KEEP_ALIVE_SECONDS = 30
 MAX_CONNECTIONS = 1024

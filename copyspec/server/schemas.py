@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from copyspec.common.checks import brief, check_number, check_whole, is_ids, shown
 from copyspec.engine.asking.unknown import MAX_NAME, elsewhere, reject_unknown
+from copyspec.options import MIN_TEMPERATURE
 from copyspec.server.errors import FieldError
 from copyspec.server.settings import check_references, count_characters
 
@@ -163,6 +164,8 @@ class SharedBody(BaseModel):
         given = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
         if self.temperature is not None:
             check_number("temperature", self.temperature, low=0.0, high=MAX_TEMPERATURE)
+            if 0 < self.temperature < MIN_TEMPERATURE:  # some clients write 1e-8 for greedy; more precise is no float32
+                given["temperature"] = MIN_TEMPERATURE
         if self.top_p == 0:
             given |= {"top_p": 1.0, "top_k": 1}
         if self.seed is not None and self.seed < 0:
@@ -202,6 +205,8 @@ class ChatBody(SharedBody):
 
     def chat_options(self, template: str) -> dict[str, object]:
         """Options for `Engine.submit` that only chats have. `template`: the model's chat template."""
+        if isinstance(self.edit_source, list) and not is_ids(self.edit_source):
+            raise ValueError("edit_source must be a str, as a chat is one prompt; lists are for /v1/completions")
         given: dict[str, object] = {"tools": self.tools or []}
         if self.top_logprobs:
             check_whole("top_logprobs", self.top_logprobs, low=0, high=MAX_TOP)

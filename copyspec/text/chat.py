@@ -91,7 +91,7 @@ def render(
         )
     if tools and "tools" not in str(tokenizer.chat_template):
         raise ChatError(
-            f"the chat template of {_name(tokenizer)} does not support tools: use a model trained to call them, or "
+            f"tools are not supported by the chat template of {_name(tokenizer)}: use a model trained to call them, or "
             "call it without tools"
         )
     try:

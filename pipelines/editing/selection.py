@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -17,6 +17,7 @@ KINDS = ("spacing", "case", "punctuation", "insert", "delete", "replace")
 
 _MARK = re.compile(r"copyspec:[ \t]*(off|on|ignore)\b")
 _LINE_END = re.compile(r"\r\n?|\n")
+_WORD = re.compile(r"\w")  # in a line, besides its mark
 
 
 class Selection(Protocol):
@@ -67,7 +68,8 @@ class Kinds:
 
 
 class Marks:
-    """Leaves out segments between `copyspec: off` and `copyspec: on`, and those in a line with `copyspec: ignore`.
+    """Leaves out segments between `copyspec: off` and `copyspec: on`, and those in a line with `copyspec: ignore`;
+    where such a mark is all that its line says, the next segment.
 
     The words count wherever they stand, since comments look different in each format. In formats whose parts are not
     stretches of the file (records, cells, paragraphs of a document) a mark reaches to the end of its part.
@@ -77,16 +79,23 @@ class Marks:
 
     def __init__(self) -> None:
         self._path = ""
-        self._is_off = False
+        self._is_off = self._is_next = False
 
     def part(self, path: str, part: Part) -> Part:
         if path != self._path or not part.is_verbatim:
-            self._path, self._is_off = path, False
+            self._path, self._is_off, self._is_next = path, False, False
         found = list(_MARK.finditer(part.text)) if "copyspec:" in part.text else []
-        if not (found or self._is_off):
+        if not (found or self._is_off or self._is_next):
             return part
-        ignored = self._ignored(part.text, found)
-        segments = [each for each in part.segments if not _meets((each.start, each.end), ignored)]
+        ignored, alone = self._ignored(part.text, found)
+        starts = [each.start for each in part.segments]
+        following = {bisect_left(starts, at) for at in ([0] if self._is_next else []) + alone}
+        self._is_next = len(starts) in following
+        segments = [
+            each
+            for place, each in enumerate(part.segments)
+            if place not in following and not _meets((each.start, each.end), ignored)
+        ]
         refused = [each for each in part.refused if each.span is None or not _meets(each.span, ignored)]
         dropped = len(part.segments) + len(part.refused) - len(segments) - len(refused)
         refused += [Refusal("ignored", "a mark in the file says so")] * dropped
@@ -95,8 +104,9 @@ class Marks:
     def edits(self, path: str, part: Part, edits: Sequence[Edit]) -> Sequence[Edit]:
         return edits
 
-    def _ignored(self, text: str, found: Iterable[re.Match[str]]) -> list[tuple[int, int]]:
-        ranges: list[tuple[int, int]] = []
+    def _ignored(self, text: str, found: Iterable[re.Match[str]]) -> tuple[list[tuple[int, int]], list[int]]:
+        """The ranges that are ignored, and the ends of lines that hold nothing but a mark for what follows."""
+        ranges, alone = list[tuple[int, int]](), list[int]()
         start = 0 if self._is_off else None
         for mark in found:
             line_start = max(text.rfind("\n", 0, mark.start()), text.rfind("\r", 0, mark.start())) + 1
@@ -109,8 +119,10 @@ class Marks:
                 start = None
             elif start is None:
                 ranges.append((line_start, line_end))
+                if not _WORD.search(text[line_start : mark.start()] + text[mark.end() : line_end]):
+                    alone.append(line_end)
         self._is_off = start is not None
-        return ranges if start is None else [*ranges, (start, len(text))]
+        return (ranges if start is None else [*ranges, (start, len(text))]), alone
 
 
 class ChangedLines:

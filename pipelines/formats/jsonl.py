@@ -98,14 +98,15 @@ class JSONLinesFormat:
             what = f"line {number} is not a JSON object: {line[:80]!r}"
             return Part("", refused=(Refusal("json", what),), carried=_Record(line))
         if not isinstance(text, str):
-            keys = ", ".join(repr(key) for key, _, _ in record.values) or "no fields"
+            others = [repr(key) for key, _, _ in record.values if key != self.field]
+            keys = ", ".join(others) or ("no other field" if record.values else "no fields")
             kind = {dict: "an object", list: "a list", bool: "a truth value", type(None): "null"}.get(
                 type(text), "a number"
             )
             holds = f", which holds {kind}" if self.field in record.places else ""
             what = f"has no text in field {self.field!r}{holds}; it has {keys}"
             if is_first:
-                raise FormatOptionError(f"the first record {what}: name the field")
+                raise FormatOptionError(f"the first record {what}{': name the field' if others else ''}")
             return Part("", refused=(Refusal("field", f"line {number} {what}"),), carried=_Record(line))
         refusal = halves(text, record.source(self.field))
         if refusal is None and not self.in_place:

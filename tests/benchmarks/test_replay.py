@@ -26,6 +26,7 @@ from benchmarks.replay.figures import Figures
 from benchmarks.replay.limits import PromisingBudget, within_mean
 from benchmarks.replay.methods import HfPromptLookup, Llma, LongestSuffix, PromptLookup, ShallowAggressive
 from benchmarks.replay.priors import priors_json
+from benchmarks.replay.terminal import terminal
 from copyspec.budget import Budget
 from copyspec.drafters.copying import estimates
 from copyspec.tree import EMPTY, DraftTree
@@ -439,3 +440,14 @@ def test_an_oracle_head_adds_what_it_knows(tmp_path: Path, capsys: pytest.Captur
     with pytest.raises(SystemExit):
         oracle.main([*arguments, "1.5"])
     assert "no list of shares" in capsys.readouterr().err
+
+
+def test_the_table_takes_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"method-{number}-of-some" for number in range(9)]
+    figures = [Figures("rag", "set", "m", name, 32, 5, 100, 20, 2.0, 7.5, 1.0, 1.0) for name in names]
+    for width, tables in ((80, 2), (60, 3), (300, 1)):
+        monkeypatch.setenv("COLUMNS", str(width))
+        text = terminal(figures)
+        heads = [line for line in text.splitlines() if line.startswith("Tokens per call")]
+        assert len(heads) == tables and max(map(len, text.splitlines())) <= width
+        assert all(line.endswith(", further methods") for line in heads[1:]) and "further" not in heads[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.spec_bench import chosen_prompts, group_of, lines, methods, read_given, read_recorded, table
+from benchmarks.spec_bench import chosen_prompts, group_of, lines, methods, read_given, read_recorded, said, table
 from copyspec import Engine
 
 
@@ -64,6 +64,13 @@ def test_any_prompts_run_and_those_of_unknown_sets_are_a_group_of_their_own(tmp_
         file.write_text(content)
         with pytest.raises(ValueError, match=message):
             read_given(file)
+
+
+def test_prompts_that_are_left_out_are_counted(tmp_path: Path, engine: Engine) -> None:
+    (tmp_path / "lines.txt").write_text("one\ntwo\nthree\n")
+    rows = read_given(tmp_path / "lines.txt")
+    for per_group, words in ((2, "2 of 3 prompts: --per-group 2,"), (9, "3 of 3 prompts")):
+        assert said(chosen_prompts(rows, engine, per_group, 512), len(rows), per_group, 512).startswith(words)
 
 
 def test_files_that_are_not_there_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

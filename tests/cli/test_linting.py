@@ -404,8 +404,17 @@ def test_changes_in_a_line_are_explained(
     assert "'failover': in no word list, 2 times in the document" in lines[1]
     assert "made: 'are' would become 'is'" in lines[2] and lines[3].startswith("  form: margin unknown of 4.")
     assert b"model changes nothing" in run_binary(capfdbinary, "gec", "--explain", "a.txt:5")[1]
-    for line in (2, 99):
-        assert b"nothing here is given to the model" in run_binary(capfdbinary, "gec", "--explain", f"a.txt:{line}")[1]
+    for end in ("", "\n", "\n\n"):
+        (project / "a.txt").write_text(f"They was late.\n\nThe failover are read.\n\nEach failover is one.{end}")
+        last = max(5, 4 + len(end))
+        for line in range(2, 99):
+            out = (
+                run_binary(capfdbinary, "gec", "--explain", f"a.txt:{line}")[1]
+                if line in (2, last, last + 1, 98)
+                else b""
+            )
+            assert (f"the file ends at line {last}".encode() in out) == (line in (last + 1, 98))
+            assert (b"nothing here is given to the model" in out) == (line == 2 or line == last > 5)
     for wrong, message in ((["a.txt"], "as in README.md:12"), (["a.txt:1", "a.txt"], "leave 'a.txt' out")):
         code, _, err = run_binary(capfdbinary, "gec", "--explain", *wrong)
         assert code == 2 and message in " ".join(err.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,6 +93,23 @@ def test_marks_in_every_format(folder: Path, name: str, comment: str) -> None:
     if name == "a.txt":
         (folder / name).write_text(f"{line} copyspec: ignore\n\n{line}\n")
         assert corrected(folder / name).count("the house") == 1
+    alone = [text, comment.format("copyspec: ignore"), *([] if name == "a.po" else [""]), text, text]
+    (folder / name).write_text("\n".join(alone))
+    corrected(folder / name)
+    assert (folder / name).read_text() == "\n".join([right, *alone[1:-1], right])
+
+
+def test_a_mark_alone_protects_the_next_line_in_whatever_pieces_a_file_comes() -> None:
+    text = "He go.\n\n# copyspec: ignore\n\n\nHe go.\n\nHe go.\n\nHe go. # copyspec: ignore\n\nHe go.\n"
+    places = [place for place in range(len(text)) if text.startswith("He go.", place)]
+    ends = [at + 1 for at, char in enumerate(text) if char == "\n"]
+    for cuts in ([], ends, *([end] for end in ends), *(random.Random(seed).sample(ends, 4) for seed in range(20))):
+        marks, left, start = Marks(), list[int](), 0
+        for end in dict.fromkeys([*sorted(cuts), len(text)]):
+            own = [Segment(at - start, at - start + 6) for at in places if start <= at < end]
+            left += [start + each.start for each in marks.part("a", Part(text[start:end], own)).segments]
+            start = end
+        assert left == [places[0], places[2], places[4]]
 
 
 def test_further_marks_between_off_and_on_change_nothing() -> None:

@@ -34,6 +34,24 @@ def test_without_the_extra_it_says_what_to_install(
     assert callable(serve.serve)
 
 
+_TAKEN = """
+import sys
+from copyspec.cli import main
+code = main(["serve", "-m", "default", "--port", sys.argv[1]])
+sys.exit(f"{code} {'torch' in sys.modules}")
+"""
+
+
+@needs_server
+def test_a_taken_port_is_said_before_anything_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run([sys.executable, "-c", _TAKEN, port], capture_output=True, text=True, check=False)
+    *said, last = done.stderr.splitlines()
+    assert "take another --port" in " ".join(said)
+    assert last.endswith(" False"), last
+
+
 @needs_server
 @pytest.mark.parametrize(
     ("arguments", "words"),

@@ -4,6 +4,7 @@ and streams, with drafts as without."""
 from __future__ import annotations
 
 import logging
+import random
 from functools import cache
 from typing import Any
 
@@ -249,7 +250,7 @@ def test_what_cannot_be_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
         engine.generate("The wall.", tools=[PAINT])
     with pytest.raises(ValueError, match="chat_template_kwargs= is read by chat templates"):
         engine.generate([1, 2, 3], chat_template_kwargs={"enable_thinking": False})
-    with pytest.raises(ValueError, match="does not support tools"):
+    with pytest.raises(ValueError, match="tools are not supported"):
         Engine(engine.model, _without_tools(engine)).generate(CHAT, tools=[PAINT])
     pytest.importorskip("llguidance")
     with pytest.raises(ValueError, match="strict=True, and the tools' schemas cannot constrain the call"):
@@ -283,3 +284,67 @@ def test_variables_of_an_engine_hold_for_all_its_chats() -> None:
     assert whole.prompt_tokens > given.prompt_tokens
     with pytest.raises(ValueError, match="chat_template_kwargs holds 'messages'"):
         engine.chat_template_kwargs = {"messages": []}
+
+
+LEAVES: list[tuple[dict[str, object], list[object]]] = [
+    ({"enum": ["u", "v"]}, ["u", "v"]),
+    ({"enum": [1, 2]}, [1, 2]),
+    ({"const": True}, [True]),
+    ({"const": "w"}, ["w"]),
+    ({"type": "boolean"}, [True, False]),
+    (
+        {"type": "object", "properties": {"k": {"enum": ["u"]}}, "required": ["k"], "additionalProperties": False},
+        [{"k": "u"}],
+    ),
+    ({"type": "array", "items": {"enum": [3]}, "minItems": 1, "maxItems": 1}, [[3]]),
+]
+ROOTS: list[dict[str, object]] = [
+    {"type": "object"},
+    {},
+    {"type": ["object", "null"]},
+    {"type": "object", "description": "It is."},
+]
+
+
+def written_anew(rng: random.Random) -> tuple[dict[str, Any], dict[str, list[object]]]:
+    """A tool's parameters, written in one of the ways that a class with such fields comes in, and what each allows."""
+    properties: dict[str, object] = {}
+    allowed: dict[str, list[object]] = {}
+    definitions: dict[str, object] = {}
+    keyword = rng.choice(["$defs", "definitions"])
+    for name in rng.sample("abcde", rng.randint(1, 4)):
+        leaf, allowed[name] = rng.choice(LEAVES)
+        for depth in range(rng.randrange(3)):
+            if rng.random() < 0.7:
+                definitions[f"{name}{depth}"] = leaf
+                leaf = {"$ref": f"#/{keyword}/{name}{depth}"}
+            else:
+                leaf = {"allOf": [leaf]}
+        properties[name] = {"description": "One.", **leaf} if rng.random() < 0.3 else leaf
+    parameters = {**rng.choice(ROOTS), "properties": properties, "required": [*properties]}
+    return parameters | ({keyword: definitions} if definitions else {}), allowed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_schema_holds_however_it_is_written(name: str) -> None:
+    """Behind references, without a type, as a constant: in each syntax the arguments have the values and types meant,
+    and a schema that allows more than objects makes no call whose arguments are none."""
+    pytest.importorskip("llguidance")
+    engine: Any = engine_of(name)
+    begins = {
+        "glm": "</think>\n", "harmony": "<|channel|>commentary to=functions.", "minimax": "<m:tool_call>"
+    }.get(name, "")  # fmt: skip
+    for seed in range(8):
+        parameters, allowed = written_anew(random.Random(f"{name}{seed}"))
+        tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+        result = engine.generate(
+            CHAT,
+            tools=[tool, WAIT] if seed % 2 else [tool],
+            tool_choice="f",
+            max_new_tokens=400,
+            logits_processor=[Ends(engine), Says(engine, begins, ends=False)],
+        )
+        (call,) = result.tool_calls
+        assert call.arguments.keys() == allowed.keys(), (parameters, call)
+        for key, value in call.arguments.items():
+            assert any(value == each and type(value) is type(each) for each in allowed[key]), (parameters, key, value)

@@ -159,6 +159,10 @@ def test_json_lines_count_what_they_cannot_read() -> None:
         run(format_of("x.jsonl", options=FormatOptions(field="body")), JSONL["plain"])
     with pytest.raises(FormatError, match="not a JSON object"):
         run(format_of("x.jsonl"), b"He go\n")
+    for value, kind in ((3, "a number"), (None, "null"), ({}, "an object"), ([], "a list"), (True, "a truth value")):
+        for more, has in (({}, "no other field$"), ({"a": 1, "b": ""}, "'a', 'b': name the field$")):
+            with pytest.raises(FormatError, match=f"no text in field 'text', which holds {kind}; it has {has}"):
+                run(format_of("x.jsonl"), json.dumps({"text": value} | more).encode())
 
 
 @given(

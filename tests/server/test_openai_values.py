@@ -77,6 +77,13 @@ async def test_a_top_p_of_zero_takes_the_likeliest_token(engine: Engine, tempera
         assert (await post(engine, CHAT, body)).json()["choices"][0]["message"]["content"] == expected
 
 
+@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-12, 1e-8, 9e-7])
+async def test_temperatures_that_clients_write_for_greedy(engine: Engine, temperature: float) -> None:
+    expected = engine.generate(MESSAGES, max_new_tokens=8).text
+    answer = await post(engine, CHAT, {**ASKED, "temperature": temperature})
+    assert answer.json()["choices"][0]["message"]["content"] == expected
+
+
 @pytest.mark.parametrize(
     ("wrong", "field"),
     [
@@ -102,7 +109,15 @@ async def test_a_top_p_of_zero_takes_the_likeliest_token(engine: Engine, tempera
         ({"prediction": {"type": "content"}}, "prediction"),
         ({"messages": [{"role": "user"}]}, "messages"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "user</s>", "content": "a"}]}, "messages"),
+        *(
+            (
+                {"messages": [*[{"role": "user", "content": "a"}] * at, {"role": role, "content": "a"}]},
+                f"messages.[{at}].role",
+            )
+            for at, role in enumerate(("x", "user</s>", "User", "", "a.b(", "bot"))
+        ),
+        *(({"edit_source": wrong}, "edit_source") for wrong in (["a"], [None], [["a"]], [[1]], [])),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"messages": [{"role": "user", "content": "word " * 2000}]}, "messages"),
         ({"stream_options": {"include_usage": False}}, "stream_options"),
     ],

@@ -202,7 +202,7 @@ WRONG: list[tuple[dict[str, object], str]] = [
         )
     ),
     ({"n": 4, "temperature": 1, "references": "x" * 300_000}, "times n=4, and at most 1000000"),
-    ({"messages": [{"role": "user</s>", "content": "a"}]}, "a control token of the tokenizer"),
+    ({"messages": [{"role": "user</s>", "content": "a"}]}, "write 'system', 'developer', 'user', 'assistant'"),
     ({"stop": [""]}, "stop must be"),
     ({"logit_bias": {"x": 1}}, "is not a token id"),
     ({"logit_bias": {"99999": 1}}, "99999"),

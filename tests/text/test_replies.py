@@ -12,7 +12,16 @@ import pytest
 
 from copyspec.text.chat import apply
 from copyspec.text.codec import Codec
-from copyspec.text.replies.calls import BareCalls, JsonCalls, NamedCalls, PythonCalls, TaggedCalls
+from copyspec.text.replies.calls import (
+    BareCalls,
+    JsonCalls,
+    NamedCalls,
+    PythonCalls,
+    TaggedCalls,
+    ToolCall,
+    properties_of,
+    typed,
+)
 from copyspec.text.replies.marks import mark_all, marked, split, unmarked, without_first
 from copyspec.text.replies.reader import Parts, Reply
 from tests.helpers.chat_templates import FAMILIES, HARMONY, chatml, tokenizer_of
@@ -367,6 +376,48 @@ def test_arguments_have_the_types_of_their_schemas() -> None:
     assert [read("exact", value) for value in ("true", "True", "false", "no")] == [True, True, False, "no"]
     assert read("tags", "['a', 'b']") == read("tags", '["a", "b"]') == ["a", "b"]
     assert read("unknown", "5") == "5"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bare_calls_may_follow_each_other(seed: int) -> None:
+    """As Llama 3 writes several: with semicolons or on lines of their own, whatever their strings hold."""
+    drawn, reply = random.Random(seed), reply_of("llama")
+    calls = [
+        ToolCall("look_up", {"place": drawn.choice(["a; {b", "}\n{", '"; ["', "é"]), "days": drawn.randrange(9)})
+        for _ in range(drawn.randint(2, 4))
+    ]
+    written = [json.dumps({"name": call.name, "parameters": dict(call.arguments)}) for call in calls]
+    text = written[0] + "".join(drawn.choice(["; ", ";", "\n", ";\n", " "]) + each for each in written[1:])
+    text += drawn.choice(["", ";", " ;\n", "\n"])
+    for parts in (reply.read(text), in_pieces(reply, text, drawn)):
+        assert parts == Parts("", "", tuple(calls))
+    for other in (" and", "; no", '; {"a": 1}', "; {"):
+        assert reply.read(text + other) == Parts("", text + other)
+
+
+@pytest.mark.parametrize("keyword", ["$defs", "definitions"])
+def test_types_behind_references(keyword: str) -> None:
+    schemas: dict[str, Any] = {"A": {"type": "object"}, "E": {"enum": ["5", "6"]}, "L": {"$ref": f"#/{keyword}/L"}}
+    refer = {name: {"$ref": f"#/{keyword}/{name}"} for name in (*schemas, "missing")}
+    for schema, value in (
+        (refer["A"], {"k": 1}),
+        ({"description": "One.", **refer["A"]}, {"k": 1}),
+        ({"allOf": [refer["A"]]}, {"k": 1}),
+        ({"anyOf": [refer["A"], {"type": "null"}]}, {"k": 1}),
+        ({"enum": [{"k": 1}]}, {"k": 1}),
+        ({"const": {"k": 1}}, {"k": 1}),
+        (refer["E"], '{"k": 1}'),
+        ({"anyOf": [refer["A"], refer["E"]]}, '{"k": 1}'),
+        (refer["L"], '{"k": 1}'),
+        (refer["missing"], '{"k": 1}'),
+        ({"$ref": "#"}, '{"k": 1}'),
+        ({"$ref": 3}, '{"k": 1}'),
+        ({"allOf": [{"allOf": []}]}, '{"k": 1}'),
+        (True, '{"k": 1}'),
+    ):
+        parameters = {"type": "object", "properties": {"a": schema}, keyword: schemas}
+        (known,) = properties_of(parameters).values()
+        assert typed('{"k": 1}', known) == value, schema
 
 
 @pytest.mark.parametrize("are_tokens", [True, False])

@@ -11,6 +11,7 @@ from typing import Literal
 
 from copyspec.engine.logits.json_schemas import JSON_STYLE, closed, followed
 from copyspec.text.replies.calls import (
+    DEFINITIONS,
     BareCalls,
     CallSyntax,
     Frame,
@@ -20,6 +21,8 @@ from copyspec.text.replies.calls import (
     TaggedCalls,
     Tool,
     parameters_of,
+    properties_of,
+    resolved,
     tool_name,
     types_of,
 )
@@ -33,7 +36,6 @@ BODY = "body"
 """Name of a grammar that another one includes."""
 
 _RULES = "SPACE: /[ \\n]{0,2}/\nTEXT: /(?s:.*)/\n"
-_DEFINITIONS = ("$defs", "definitions")
 _HARMONY_MESSAGES = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>")
 
 
@@ -173,7 +175,9 @@ def _values(syntax: CallSyntax, tools: Sequence[Tool], tokens: Tokens, rules: li
     if isinstance(syntax, JsonCalls):
         schema = call_schema(tools, syntax.name, syntax.arguments)
         if syntax.is_list:
-            schema = {"type": "array", "items": schema, "minItems": 1, **({"maxItems": 1} if is_one else {})}
+            definitions = {name: schema.pop(name) for name in DEFINITIONS if name in schema}
+            length = {"minItems": 1, **({"maxItems": 1} if is_one else {})}
+            schema = {"type": "array", "items": schema, **length, **definitions}
         rules.append(f"value: %json {_followed(schema)}\n")
         return f"value{closes}"
     calls = []
@@ -202,7 +206,7 @@ def call_schema(tools: Sequence[Tool], name: str, arguments: str) -> dict[str, o
     definitions: dict[str, dict[str, object]] = {}
     for number, tool in enumerate(tools):
         parameters = _renamed(closed(parameters_of(tool)), f"{number}_" if len(tools) > 1 else "")
-        for keyword in _DEFINITIONS:  # references to them begin at the root
+        for keyword in DEFINITIONS:  # references to them begin at the root
             inner = parameters.get(keyword) if isinstance(parameters, dict) else None
             if isinstance(inner, dict):
                 definitions[keyword] = {**definitions.get(keyword, {}), **inner}
@@ -224,7 +228,7 @@ def _renamed(schema: object, prefix: str) -> object:
         return schema
     made: dict[str, object] = {}
     for key, value in schema.items():
-        if key in _DEFINITIONS and isinstance(value, dict):
+        if key in DEFINITIONS and isinstance(value, dict):
             made[key] = {f"{prefix}{name}": _renamed(part, prefix) for name, part in value.items()}
         elif key == "$ref" and isinstance(value, str):
             made[key] = re.sub(r"^(#/(?:\$defs|definitions)/)", rf"\g<1>{prefix}", value)
@@ -256,7 +260,7 @@ def _between(piece: str, tokens: Tokens) -> str:
     """A piece of what stands between the name of a tool and its arguments."""
     if piece == NamedCalls.ID:
         return r"/\w{1,32}/"
-    return r"/:\d{1,4}/" if re.fullmatch(r":\d+", piece) else tokens.symbol(piece)
+    return "/:[0-9]{1,4}/" if re.fullmatch(r":\d+", piece) else tokens.symbol(piece)
 
 
 def _tagged(
@@ -267,7 +271,8 @@ def _tagged(
     symbols = [_quoted(name), tokens.written(syntax.head)] if syntax.head else [_quoted(name)]
     for place, (key, schema, is_required) in enumerate(_arguments(parameters)):
         rule = f"argument_{number}_{place}"
-        values = schema.get("enum") if isinstance(schema, dict) else None
+        named = resolved(schema, schema)
+        values = named.get("enum", [named.get("const")]) if isinstance(named, dict) else None
         if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
             value = f"({' | '.join(map(_quoted, values))}) {pad}{tokens.written(syntax.value_closing)}"
             more = ""
@@ -297,11 +302,9 @@ def _python(name: str, parameters: Mapping[str, object], number: int, rules: lis
 
 def _arguments(parameters: Mapping[str, object]) -> Iterator[tuple[str, object, bool]]:
     """The arguments of a tool: name, schema, and whether it is required."""
-    properties, required = parameters.get("properties"), parameters.get("required")
-    for key, schema in properties.items() if isinstance(properties, Mapping) else ():
-        definitions = {name: parameters[name] for name in ("$defs", "definitions") if name in parameters}
-        whole = {**schema, **definitions} if isinstance(schema, Mapping) else schema
-        yield str(key), whole, isinstance(required, list) and key in required
+    required = parameters.get("required")
+    for key, schema in properties_of(parameters).items():
+        yield key, schema, isinstance(required, list) and key in required
 
 
 def _followed(schema: object) -> str:

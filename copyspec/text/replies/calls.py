@@ -314,9 +314,12 @@ class PythonCalls(CallSyntax):
         raise last
 
 
+_AGAIN = re.compile(r"\s*;?\s*(?=[{\[])")  # another call, as Llama 3 separates them
+
+
 def bare_calls(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
-    """The calls of an output that is nothing else, as JSON or as Python, perhaps in a fence; empty if it is anything
-    else than calls of the tools."""
+    """The calls of an output that is nothing else, as JSON, of which several may follow each other, or as Python,
+    perhaps in a fence; empty if it is anything else than calls of the tools."""
     body = text.strip()
     if (fence := _FENCE.match(body)) is not None and body.endswith("```"):
         body = body[fence.end() : -3].strip()
@@ -326,9 +329,12 @@ def bare_calls(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
             continue
         try:
             calls, end = syntax.read(body, 0, tools)
+            while (again := _AGAIN.match(body, end)) is not None:
+                following, end = syntax.read(body, again.end(), tools)
+                calls += following
         except CallError:
             continue
-        if not body[end:].strip() and all(call.name in names for call in calls):
+        if not body[end:].strip(" \n;") and all(call.name in names for call in calls):
             return calls
     return []
 
@@ -356,14 +362,41 @@ def parameters_of(tool: Tool) -> Mapping[str, object]:
     """The JSON schema of a tool's arguments."""
     function = tool.get("function")
     schema = function.get("parameters") if isinstance(function, Mapping) else None
-    return schema if isinstance(schema, Mapping) and schema else {"type": "object", "properties": {}}
+    if not isinstance(schema, Mapping) or not schema:
+        return {"type": "object", "properties": {}}
+    return schema if schema.get("type") == "object" else {**schema, "type": "object"}  # whatever else it allows
 
 
 def properties(name: str, tools: Sequence[Tool]) -> Mapping[str, object]:
     """The JSON schemas of the arguments of the tool with this name; empty if they are not known."""
     schema = next((parameters_of(tool) for tool in tools if tool_name(tool) == name), {})
-    found = schema.get("properties")
-    return found if isinstance(found, Mapping) else {}
+    return properties_of(schema)
+
+
+def properties_of(parameters: Mapping[str, object]) -> dict[str, object]:
+    """The JSON schemas of a tool's arguments by name, each with the definitions that it may refer to."""
+    found = parameters.get("properties")
+    definitions = {name: parameters[name] for name in DEFINITIONS if name in parameters}
+    return {
+        str(key): {**schema, **definitions} if isinstance(schema, Mapping) else schema
+        for key, schema in (found.items() if isinstance(found, Mapping) else ())
+    }
+
+
+def resolved(schema: object, root: object) -> object:
+    """What a schema says itself, or the definition in `root` that it refers to, alone or in an `allOf`."""
+    for _ in range(MAX_DEPTH):
+        parts = schema.get("allOf") if isinstance(schema, Mapping) and "$ref" not in schema else None
+        if isinstance(parts, list) and len(parts) == 1:
+            schema = parts[0]
+            continue
+        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+        named = _REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
+        if named is None:
+            return schema
+        definitions = root.get(named[1]) if isinstance(root, Mapping) else None
+        schema = definitions.get(named[2]) if isinstance(definitions, Mapping) else None
+    return None
 
 
 def json_value(text: str, at: int) -> tuple[object, int]:
@@ -385,6 +418,8 @@ def json_value(text: str, at: int) -> tuple[object, int]:
     return value, after + 3 if text.startswith("```", after) else end
 
 
+DEFINITIONS = ("$defs", "definitions")  # of a schema, which its parts refer to
+_REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)")
 _DECODER = json.JSONDecoder(strict=False)  # models write line ends inside strings as they are
 
 
@@ -430,9 +465,11 @@ def as_json(value: object, depth: int = 0) -> object:
     raise CallError("an argument that is no JSON")
 
 
-def types_of(schema: object) -> set[str]:
-    """The JSON types that a schema names; empty if it names none."""
-    if not isinstance(schema, Mapping):
+def types_of(schema: object, root: object = None, depth: int = 0) -> set[str]:
+    """The JSON types that a schema names; empty if it names none. `root`: the schema that it is a part of."""
+    root = schema if root is None else root
+    schema = resolved(schema, root)
+    if not isinstance(schema, Mapping) or depth == MAX_DEPTH:
         return set()
     kind = schema.get("type")
     kinds = {kind} if isinstance(kind, str) else set[str]()
@@ -440,10 +477,19 @@ def types_of(schema: object) -> set[str]:
     for name in ("anyOf", "oneOf"):
         options = schema.get(name)
         for option in options if isinstance(options, list) else ():
-            kinds |= types_of(option)
-    if not kinds and isinstance(values := schema.get("enum"), list):
-        kinds = {"string"} if all(isinstance(value, str) for value in values) else set()
+            kinds |= types_of(option, root, depth + 1)
+    if not kinds and isinstance(parts := schema.get("allOf"), list):  # of several
+        kinds = next(filter(None, (types_of(part, root, depth + 1) for part in parts)), kinds)
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if not kinds and isinstance(values, list):
+        kinds = {name for value in values for name, types in _TYPES.items() if type(value) in types}
     return kinds
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,), "boolean": (bool,), "integer": (int,), "number": (float,), "null": (type(None),),
+    "object": (dict,), "array": (list, tuple),
+}  # fmt: skip
 
 
 def _as_declared(call: ToolCall, tools: Sequence[Tool]) -> ToolCall:
