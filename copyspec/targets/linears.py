@@ -349,6 +349,7 @@ class _Held:
         at = (weight.data_ptr(), 0 if bias is None else bias.data_ptr())
         if at != self._at or self.numbers is None:
             fits = weight.device.type == "cpu" and _is_plain(weight) and weight.is_contiguous()
+            fits = fits and weight.shape[0] >= _PANEL and weight.shape[1] % _WHOLE == 0
             fits = fits and all(each is None or each.dtype == torch.float32 for each in (weight, bias))
             self.numbers = _arrays(weight, bias) if fits else None
             self._at = at

@@ -335,3 +335,14 @@ def test_packing_trusts_no_argument(packed: np.ndarray, weight: object, message:
     for function in (linears._linear.pack, linears._linear.holds):
         with pytest.raises((TypeError, ValueError, BufferError), match=message):
             function(packed, weight)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", [(20, 64), (31, 48), (64, 40), (95, 64)])
+def test_a_weight_may_be_replaced_by_one_of_any_size(shape: tuple[int, int]) -> None:
+    model = nn.Sequential(nn.Linear(64, 2079))
+    fast = FastLinears(model)
+    model[0].weight, model[0].bias = nn.Parameter(torch.randn(shape)), nn.Parameter(torch.randn(shape[0]))
+    fast.check()
+    tokens = torch.randn(4, shape[1])
+    with torch.inference_mode(), fast.used(is_pass=False):
+        torch.testing.assert_close(model(tokens), nn.functional.linear(tokens, *model[0].parameters()))

@@ -40,6 +40,10 @@ class Paths:
         self.places, self.spans, self._parents, self._device = places, spans, parents, device
         self._columns: dict[int, torch.Tensor] = {}
 
+    def whole(self, values: torch.Tensor) -> torch.Tensor:
+        """What enters products over the tokens of several rows, [T, ...]."""
+        return values
+
     def to(self, token: int) -> list[int]:
         """The tokens from the row's state to this one."""
         path = list[int]()

@@ -56,6 +56,7 @@ class TreeRun:
         self._paths = paths
         self._inputs: torch.Tensor  # of the convolution: those of the rows' states, and of the tokens; [B * W + T, D]
         self._window: torch.Tensor  # the rows' states, [B, D, W]
+        self._recurs = False
         self._after: list[After] = []  # by call of the recurrence: some mixers make one for each head
 
     @property
@@ -79,7 +80,7 @@ class TreeRun:
             rule = RULES[name]
             if rule is mamba2:
                 rule = partial(rule, read_limit=getattr(mixer, "time_step_limit", None))
-            names[name] = partial(self._recur, rule, names[name])
+            names[name], self._recurs = partial(self._recur, rule, names[name]), True
         forward = FunctionType(raw.__code__, names, raw.__name__, raw.__defaults__, raw.__closure__)
         forward.__kwdefaults__ = raw.__kwdefaults__
         return forward.__get__(mixer)
@@ -117,4 +118,5 @@ class TreeRun:
             mixed = (windows * weight.T).sum(1).unsqueeze(-1)
             mixed = mixed if bias is None else mixed + bias.unsqueeze(-1)
         mixed = mixed if activation is None else ACT2FN[activation](mixed)
-        return mixed.to(hidden_states.dtype)
+        mixed = mixed.to(hidden_states.dtype)
+        return self._paths.whole(mixed) if self._recurs else mixed

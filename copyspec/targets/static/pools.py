@@ -63,7 +63,7 @@ class PagePool:
         self.key_values = KeyValues(size.layout, size.pages * PAGE)
         self.states: PooledStates | None = None
         if size.layout.states:
-            tokens = max(READ, size_of(size.rows))
+            tokens = max(READ, size_of(2 * size.rows))  # each row may draft a node
             self.states = PooledStates(size.layout.states, size.rows + 1, tokens, device)
         self.scratch = size.rows
         """The number of the scratch row, of tokens beyond those of a pass. Its page is page 0."""

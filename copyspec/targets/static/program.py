@@ -56,7 +56,8 @@ class StaticProgram:
         device = key_values.layout.device
         runs_kernels = kernels_run(device)
         self._enter, self._model, self._facts, self._shape = enter, model, facts, shape
-        self._cache = StaticCache(key_values, shape.tokens, by_kernel=tree_attention and runs_kernels)
+        by_kernel = tree_attention and runs_kernels and bool(key_values.buffers)  # else states alone show what broke
+        self._cache = StaticCache(key_values, shape.tokens, by_kernel=by_kernel)
         self._moved, self._table = list(key_values.buffers.values()), table
         self._tile, self._tree_attention = tile, tree_attention
         self._by_kernel = not compiled and runs_kernels
@@ -90,7 +91,7 @@ class StaticProgram:
             if self._tree_attention:
                 contexts.enter_context(attending(work, caps=self._facts.caps_scores))
             if self._row_states is not None:
-                contexts.enter_context(mixing(self._mixers, cache.static_layers, self._row_states, work))
+                contexts.enter_context(mixing(self._mixers, cache.static_layers, self._row_states, work, broken))
             if broken is None:  # attention by kernels, which takes no masks and no positions
                 return self._enter(work, markers(work, self._facts), cache, chosen)
             slots = own_slots(work, cache.width)

@@ -19,7 +19,7 @@ from copyspec.targets.hooks.paths import Paths
 from copyspec.targets.hooks.recurrence import State, write_state
 from copyspec.targets.hooks.recurrences import PIECE_BYTES, TokenWrites
 from copyspec.targets.hooks.tree_mixers import CONV, RECURRENT, TreeRun
-from copyspec.targets.static.layout import NODE, POSITION, ROW
+from copyspec.targets.static.layout import NODE, PLACE, POSITION, ROW
 from copyspec.targets.static.masks_on_device import on_path
 
 if TYPE_CHECKING:
@@ -195,6 +195,14 @@ class PassPaths(Paths):
         ancestors = follows | (tokens == tokens.unsqueeze(1))
         self._depths = ancestors.sum(1)
         self.parts = [self._segments(ancestors, tokens)]
+        self.broken = torch.zeros_like(self.is_prompt)
+        """Tokens with numbers that are not finite, [T]."""
+
+    def whole(self, values: torch.Tensor) -> torch.Tensor:
+        """Products over all tokens would pass on what is not finite from one row to others, as 0 times its value: zeros
+        take its place."""
+        self.broken = self.broken | ((0 * values).flatten(1).sum(1) != 0)  # NaN, then
+        return torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
 
     def _segments(self, ancestors: torch.Tensor, tokens: torch.Tensor) -> Any:
         row, count = self._row, len(tokens)
@@ -218,33 +226,39 @@ class PassPaths(Paths):
 
 @contextmanager
 def mixing(
-    mixers: Sequence[tuple[int, nn.Module]], layers: Sequence[Any], states: PooledStates, work: PassInputs
+    mixers: Sequence[tuple[int, nn.Module]],
+    layers: Sequence[Any],
+    states: PooledStates,
+    work: PassInputs,
+    broken: torch.Tensor | None,
 ) -> Iterator[None]:
     """Let the model's mixers take the tokens of a pass at once while the context is active. `layers`: of the cache that
-    the model is given."""
+    the model is given; `broken`: see `KeyValues.broken`."""
     paths = PassPaths(work, states.prompts)
     with ExitStack() as detours:
         for number, (layer, mixer) in enumerate(mixers):
             mix = partial(_mix, mixer, layers[layer], states, number, paths)
             detours.enter_context(detour(mixer, "forward", mix))
         yield
+    if broken is not None:
+        places = work.fields[PLACE]
+        broken[places] = broken[places] | paths.broken
 
 
 def _mix(
     mixer: nn.Module, layer: Any, states: PooledStates, number: int, paths: PassPaths, *args: Any, **named: Any
 ) -> Any:
-    """A mixer's forward on the tokens of a pass, [1, T, D]. Products over all tokens would pass on what is not finite
-    from one row to others, as 0 times its value: zeros take its place, and the result is NaN."""
+    """A mixer's forward on the tokens of a pass, [1, T, D]. The results of broken tokens are NaN."""
     hidden: torch.Tensor = args[0] if args else named.pop("hidden_states")
     write_state(layer, states.state(number))
     run = TreeRun(paths)
     forward: Callable[..., Any] = run.forward(mixer)
     batched = partial(_batched, hidden.shape[1])
-    whole = torch.nan_to_num(hidden, nan=0.0, posinf=0.0, neginf=0.0).transpose(0, 1)
+    whole = paths.whole(hidden.transpose(0, 1))
     result = forward(whole, *map(batched, args[1:]), **{name: batched(each) for name, each in named.items()})
     states.record(number, run)
     mixed, *more = result if isinstance(result, tuple) else (result,)
-    mixed = mixed.transpose(0, 1).masked_fill(~hidden.isfinite().all(-1, keepdim=True), torch.nan)
+    mixed = mixed.transpose(0, 1).masked_fill(paths.broken.unsqueeze(1), torch.nan)
     return (mixed, *more) if isinstance(result, tuple) else mixed
 
 

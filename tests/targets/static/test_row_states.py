@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from copyspec.options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.hooks.paths import Paths
+from copyspec.targets.hooks.recurrence import mixers
 from copyspec.targets.static.layout import PagedRow, Shape, lay_out, split_parts
 from copyspec.targets.static.masks_on_device import PassInputs
 from copyspec.targets.static.row_states import PassPaths, PooledStates
 from copyspec.targets.static.settings import READ
 from copyspec.targets.static.static_session import StaticSession
-from copyspec.tree import EMPTY
+from copyspec.tree import EMPTY, DraftTree
 from kit import architectures
 from tests.fuzz import hybrids
 from tests.helpers import models
@@ -149,15 +151,42 @@ def test_paths_made_on_the_device_are_those_of_the_host(seed: int) -> None:
     assert column == used and not part.ancestors[:used, used:].any()
 
 
-def test_what_is_not_finite_stays_in_its_row() -> None:
-    model = tiny("qwen3_next")
+@pytest.mark.parametrize("overflows", [False, True])
+@pytest.mark.parametrize("name", TYPES)
+def test_what_is_not_finite_stays_in_its_row(name: str, overflows: bool) -> None:
+    """And there it stays, as in plain decoding, whether a mixer reads it or makes it."""
+    model = tiny(name)
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings().weight
+    head.weight = nn.Parameter(head.weight.detach().clone())  # where it is shared
     with torch.no_grad():
-        model.get_input_embeddings().weight[9] = torch.nan
+        embedding[:, 0], embedding[9] = 0, 0 if overflows else torch.nan
+        embedding[9, 0] = 1
+        for _, mixer in mixers(model)[:1] if overflows else ():
+            for part, weight in mixer.named_parameters():
+                if part.startswith(("in_proj.", "in_proj_qkvz.", "in_proj_qkv.", "v_proj.")):
+                    weight[:-8, 0] = 1e38  # the last are steps, which overflow nowhere
     session = wrap(model, static=StaticOptions(use="always", graphs=False)).open([[5, 6, 7], [5, 9, 7]])
-    scores = session.score([[5, 6, 7], [5, 9, 7]], [EMPTY] * 2)
-    assert scores[1].isnan().all()
-    alone = model(torch.tensor([[5, 6, 7]])).logits[0, -1:]
-    torch.testing.assert_close(scores[0], alone, atol=CLOSE, rtol=0)
+    assert isinstance(session, StaticSession)
+    read = list[int]()
+    for sound, broken in ([5, 6, 7], [5, 9, 7]), ([8], [8]), ([4], [4]):
+        scores = session.score([sound, broken], [EMPTY] * 2)
+        session.keep([[], []])
+        assert scores[1].isnan().all()
+        read += sound
+        alone = model(torch.tensor([read])).logits[0, -1:]
+        torch.testing.assert_close(scores[0], alone, atol=CLOSE, rtol=0)
+    session.close()
+
+
+def test_each_of_many_rows_may_draft() -> None:
+    model, rows = tiny("lfm2"), READ // 2 + 1
+    session = wrap(model, static=StaticOptions(use="always", graphs=False)).open([[5, 6]] * rows)
+    tree = DraftTree([7], [-1], [0.5], [None])
+    assert session.most_nodes >= 1
+    session.score([[5, 6]] * rows, [tree] * rows)
+    session.keep([[0]] * rows)
+    scores = session.score([[8]] * rows, [EMPTY] * rows)
+    torch.testing.assert_close(scores[rows - 1], model(torch.tensor([[5, 6, 7, 8]])).logits[0, -1:], atol=CLOSE, rtol=0)
     session.close()
 
 
