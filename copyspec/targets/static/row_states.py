@@ -195,6 +195,7 @@ class PassPaths(Paths):
         ancestors = follows | (tokens == tokens.unsqueeze(1))
         self._depths = ancestors.sum(1)
         self.parts = [self._segments(ancestors, tokens)]
+        self._columns = {}
         self.broken = torch.zeros_like(self.is_prompt)
         """Tokens with numbers that are not finite, [T]."""
 
@@ -215,6 +216,11 @@ class PassPaths(Paths):
         return _Segments(slice(0, count), ancestors, index, row.new_zeros(most).scatter(0, number, row), places)
 
     def columns(self, width: int) -> torch.Tensor:
+        if width not in self._columns:
+            self._columns[width] = self._last_inputs(width)
+        return self._columns[width]
+
+    def _last_inputs(self, width: int) -> torch.Tensor:
         ancestors, depths = self.parts[0].ancestors, self._depths
         back = depths.unsqueeze(1) - torch.arange(width, -1, -1, device=depths.device)  # depths of the last inputs
         is_input = ancestors.unsqueeze(1) & (depths == back.unsqueeze(2))  # [T, 1 + width, T]
