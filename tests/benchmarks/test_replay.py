@@ -386,9 +386,7 @@ def test_draft_cost_measures_every_kind_of_source(
     assert "give a longer text" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "fitted"), [("estimates.json", estimates.NAMED), ("priors_found.json", estimates.FOUND)]
-)
+@pytest.mark.parametrize(("name", "fitted"), [("priors.json", estimates.NAMED), ("priors_found.json", estimates.FOUND)])
 def test_the_priors_are_as_their_command_writes_them(name: str, fitted: estimates.Priors) -> None:
     content = Path(estimates.__file__).with_name(name).read_text(encoding="utf-8")
     assert priors_json(fitted.weights, fitted.crowds) == content
