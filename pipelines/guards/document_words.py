@@ -185,14 +185,18 @@ class DocumentWords:
     def leaves_open(self) -> bool:
         """Whether sentences at the end of a text go without their mark: more than one, or one where hardly any other
         text ends with one."""
-        return self._open > 1 or (self.is_document and self._ended < REPEATED)
+        return self._open > 1 or (self._amount > FEW_SENTENCES and self._ended < REPEATED)
 
     @property
     def is_document(self) -> bool:
         """Whether this is more than a few plain sentences: code or markup is written with care, however little prose is
         beside it, and so are long lists."""
-        amount = max(self._sentences, self._texts, self._prose.total() // SENTENCE_WORDS)
-        return amount > FEW_SENTENCES or bool(self._marked)
+        return self._amount > FEW_SENTENCES or bool(self._marked)
+
+    @property
+    def _amount(self) -> int:
+        """Its sentences, its texts, or as many sentences as its words would make."""
+        return max(self._sentences, self._texts, self._prose.total() // SENTENCE_WORDS)
 
     @cached_property
     def care(self) -> float:

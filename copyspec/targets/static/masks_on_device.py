@@ -53,7 +53,7 @@ def seen(work: PassInputs, slots: torch.Tensor) -> torch.Tensor:
 
 def on_path(work: PassInputs, node: torch.Tensor) -> torch.Tensor:
     """Whether each token sees these nodes of its row's tree, [T, n]; negative: none."""
-    by_word = list[torch.Tensor]()
+    by_word: list[torch.Tensor] = []
     for index, word in enumerate(work.fields[FIELDS:]):
         bit = node - index * WORD if index else node
         # A shift beyond the word's bits yields its sign, which is 0.
