@@ -185,6 +185,7 @@ def test_a_child_goes_on_that_is_forked_while_a_value_is_made(same: bool) -> Non
         status = 1
         try:
             signal.alarm(10)
+            Slow.begun, Slow.going_on = threading.Event(), threading.Event()  # the thread may have held their locks
             Slow.going_on.set()
             status = 0 if (one if same else Slow()).value else 1
         finally:
