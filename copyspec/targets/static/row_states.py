@@ -79,6 +79,17 @@ class PooledStates:
                 for states in group.tensors:
                     states[:, table[:, 0]] = 0
 
+    def write(self, row: int, states: Sequence[State]) -> None:
+        """Let a row have these states, [1, ...] each, by mixer."""
+        for mixer, state in enumerate(states):
+            for name, buffer in self.state(mixer).items():
+                buffer[row] = state[name][0]
+
+    def read(self, row: int) -> list[State]:
+        """Copy the states of a row, [1, ...] each, by mixer."""
+        mixers = map(self.state, range(len(self._places)))
+        return [{name: buffer[row : row + 1].clone() for name, buffer in state.items()} for state in mixers]
+
     def commit(self, paths: Mapping[int, Sequence[int]]) -> None:
         """Write tokens of the last pass into the states of their rows. `paths`: by row, the places of its accepted
         tokens in the pass, in order."""
