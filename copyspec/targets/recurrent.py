@@ -26,7 +26,7 @@ from transformers.cache_utils import LinearAttentionLayer
 from copyspec.targets.detours import detour, original
 from copyspec.targets.hooks.paths import TOGETHER, Paths
 from copyspec.targets.hooks.recurrence import LayerParts, State, mixers, read_state, write_state
-from copyspec.targets.hooks.tree_mixers import TreeRun, takes_trees
+from copyspec.targets.hooks.tree_mixers import TreeRun, of_tokens, takes_trees
 from copyspec.targets.passes import PassCache, PassLayer
 from copyspec.tree import ROOT
 
@@ -234,8 +234,8 @@ class RecurrentStates:
                 """Run the mixer on some tokens of rows that have these states; return their new states."""
                 write_state(layer, {key: torch.cat([each[key] for each in states]) for key in states[0]})
                 index = torch.tensor(places, device=hidden.device)
-                more = [_cut(each, tokens, index) for each in args]
-                outputs.put(mix(*more, **{name: _cut(each, tokens, index) for name, each in named.items()}), places)
+                cut = partial(of_tokens, tokens, lambda values: values[0, index])
+                outputs.put(mix(*map(cut, args), **{name: cut(each) for name, each in named.items()}), places)
                 after = read_state(layer)
                 return [{key: each[at : at + 1] for key, each in after.items()} for at in range(len(states))]
 
@@ -311,16 +311,6 @@ def _after_run(run: TreeRun, first: int, before: State, is_root: bool, node: int
     """The same of a run. `first`: the place of a row's first node among its tokens; `before`: the states that these
     follow, which may be ROOT's."""
     return before if is_root and node == ROOT else run.state(first + node, before)
-
-
-def _cut(value: Any, tokens: int, index: torch.Tensor) -> Any:
-    """Some tokens, [n, m], of an argument with a number for each token of the pass, [1, T, ...]: [n, m, ...]. Others
-    are returned as they are."""
-    if isinstance(value, tuple):
-        return tuple(_cut(each, tokens, index) for each in value)
-    if not isinstance(value, torch.Tensor) or value.dim() < 2 or value.shape[:2] != (1, tokens):
-        return value
-    return value[0, index]
 
 
 class _Outputs:
