@@ -213,7 +213,6 @@ def test_all_rows_together_have_room_for_what_they_write() -> None:
     model = tiny("lfm2")
     session = wrap(model, static=GRAPHS).open([[5, 6]] * 8)
     assert isinstance(session, StaticSession) and 8 * (1 + session.most_nodes) <= READ
-    assert not session.keeps_prefixes
     session.close()
 
 
