@@ -150,11 +150,11 @@ class Batch:
         rows, reading = self.rows, None
         count = sum([len(row.uncached) for row in rows])
         reads = count > len(rows) or self._times.passes == rows[0].meter.before.passes
-        if count + self._nodes > session.most_tokens:
+        fills_prefixes = any([row.model_state is not None for row in rows])
+        if count + self._nodes > session.most_tokens or (fills_prefixes and any([row.stops for row in rows])):
             rows, reading, count = self._in_pieces(session.most_tokens - min(self._nodes, session.most_tokens // 4))
         read = [len(row.uncached) > 1 for row in rows]
         is_first = reads and (all(read) or count == len(rows))
-        fills_prefixes = any([row.model_state is not None for row in rows])
         if fills_prefixes:
             reuse.check_state(rows, target)
         started = clock()
@@ -209,7 +209,8 @@ class Batch:
             kept_paths.append(())
         session.keep(kept_paths)
         if reads and fills_prefixes:
-            reuse.store(rows, session, target, read)
+            chosen = [*read, reading is not None and bool(reading[0].stops)]
+            reuse.store(self.rows[: len(kept_paths)], session, target, chosen)
         marks = PassMarks(started, drafted, launched, bookkept, sampled, verified, clock())
         self._nodes = nodes = sum([len(tree.tokens) for tree in trees])
         seconds = self._record(marks, count + nodes, reads=reads, is_first=is_first, is_done=scores.logits.is_cpu)
@@ -239,11 +240,14 @@ class Batch:
     def _in_pieces(self, piece: int) -> tuple[list[Row], tuple[Row, list[int]] | None, int]:
         """The rows of a pass that reads about `piece` tokens of prompts: the first ones, whose scores are wanted; a row
         that is read in part, with these tokens; and the number of all these tokens."""
+        assert self._session is not None
         rows, count = list[Row](), 0
-        for row in self.rows:
+        for row, cached in zip(self.rows, self._session.lengths, strict=True):
             size, room = len(row.uncached), piece - count
+            if row.stops:
+                room = min(room, row.stops[0] - cached)
             if size > max(1, room):
-                return rows, (row, row.uncached[:room]) if room > 0 else None, max(count, piece)
+                return rows, (row, row.uncached[:room]) if room > 0 else None, count + max(0, room)
             rows.append(row)
             count += size
         return rows, None, count

@@ -47,6 +47,8 @@ class Row:
             raise ValueError(f"request {index} has an empty prompt: decoding needs at least one token to start from")
         self.model_state: ModelState | None = None
         """State of the model that all passes of the row used; None: the row is not stored in a prefix cache."""
+        self.stops: list[int] = []
+        """Numbers of cached tokens at which a pass must end, so that the row's states can be stored."""
         self.rescorer = request.rescorer() if request.rescorer is not None else None
         longest = target.max_length
         if self.rescorer is not None:

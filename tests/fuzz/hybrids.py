@@ -92,11 +92,15 @@ class Call:
 
 
 def truths(engine: copyspec.Engine, way: dict[str, Any]) -> list[Truth]:
-    """Prompts of 1 to 40 tokens, with the outputs of `generate`, or sampled ones without drafts."""
+    """Prompts of 1 to 83 tokens, with the outputs of `generate`, or sampled ones without drafts. The last ones begin
+    alike, with more than the prefix cache stores states for."""
     drawn, prompts = random.Random(0), list[list[int]]()
+    common = [drawn.randrange(5, VOCAB_SIZE) for _ in range(68)]
     for number in range(PROMPTS):
         phrase = [drawn.randrange(5, VOCAB_SIZE) for _ in range(1 + number)]
         prompts.append((phrase * 4)[: drawn.randint(1, 4 * len(phrase))])
+        if number >= PROMPTS - 3:
+            prompts[-1] = [*common, *prompts[-1][:15]]
     if "temperature" in way:
         call = Call([Truth(prompt, [], None) for prompt in prompts], [[] for _ in prompts], way, streams=False)
         outputs, _ = call.run(engine, drafter="none", max_new_tokens=OUTPUT)

@@ -104,7 +104,7 @@ def test_trees_score_as_each_path_alone(name: str) -> None:
 def test_several_tokens_after_a_state_are_read_with_the_drafts_or_before(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recurrent, "MOST_NODES", most)
+    monkeypatch.setattr(recurrent, "TOGETHER", most)
     rows = Rows(model_of("qwen3_5_text"), target_of("qwen3_5_text"), (11, 4, 5))
     worst = rows.step()
     for count in range(4):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers.models.kimi_linear.modeling_kimi_linear import recurrent_kimi_delta_attention
 from transformers.models.mamba.modeling_mamba import mamba_selective_state_update
 from transformers.models.mamba2.modeling_mamba2 import mamba2_selective_state_update
@@ -91,7 +92,9 @@ class Case:
     def at_once(self, paths: Paths) -> tuple[torch.Tensor, After]:
         """The outputs of all tokens, and the states."""
         state = "initial_state" if self.name in DELTA else "state"
-        result, after = RULES[self.name](OWN[self.name], paths, **{state: self.states}, **self.tokens, **self.named)
+        result, after = RULES[self.name](
+            nn.Identity(), OWN[self.name], paths, **{state: self.states}, **self.tokens, **self.named
+        )
         return result[0] if self.name in DELTA else result, after
 
     def step(self, state: torch.Tensor, here: slice) -> tuple[torch.Tensor, torch.Tensor]:
