@@ -203,14 +203,14 @@ class Batch:
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
         verified = clock()
         # A row that has ended needs no cache for its last accepted tokens.
-        kept = [path if row.finish is None else () for row, path in zip(rows, paths, strict=True)]
+        kept_paths = [path if row.finish is None else () for row, path in zip(rows, paths, strict=True)]
         if reading is not None:
             reading[0].uncached = reading[0].uncached[len(reading[1]) :]
-            kept.append(())
-        session.keep(kept)
+            kept_paths.append(())
+        session.keep(kept_paths)
         if reads and fills_prefixes:
             chosen = [*read, reading is not None and bool(reading[0].stops)]
-            reuse.store(self.rows[: len(kept)], session, target, chosen)
+            reuse.store(self.rows[: len(kept_paths)], session, target, chosen)
         marks = PassMarks(started, drafted, launched, bookkept, sampled, verified, clock())
         self._nodes = nodes = sum([len(tree.tokens) for tree in trees])
         seconds = self._record(marks, count + nodes, reads=reads, is_first=is_first, is_done=scores.logits.is_cpu)
@@ -387,7 +387,7 @@ def _fit_shared(drafts: Sequence[_Draft | None], costs: Sequence[float], allowed
         if draft is not None:
             parents, scores, scale, most = draft
             worth = calibrated_scores(parents, scores, scale)
-            ranked += sorted([(-each, row, node) for node, each in enumerate(worth)])[:most]
+            ranked += sorted([(-value, row, node) for node, value in enumerate(worth)])[:most]
     ranked.sort()  # the likeliest first, ties in stored order
     expected, best, count = float(rows), rows / costs[0], 0
     for n, (worth_less, _, _) in enumerate(ranked[: len(costs) - 1], 1):

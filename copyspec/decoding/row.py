@@ -53,8 +53,8 @@ class Row:
         longest = target.max_length
         if self.rescorer is not None:
             self.rescorer.check(request.prompt)
-            if (held := self.rescorer.max_length) is not None:
-                longest = held if longest is None else min(longest, held)
+            if (limit := self.rescorer.max_length) is not None:
+                longest = limit if longest is None else min(longest, limit)
         self.limit = request.max_new_tokens
         """Maximum number of output tokens. The last one is never an input, so that it needs no position."""
         if longest is not None:

@@ -139,9 +139,9 @@ def test_pools_settle_whatever_the_order_of_sizes() -> None:
             session = opened(target, prompts)
             session.score(prompts, [EMPTY] * rows)
             pools.append(id(session.pool))
-            kept = session.pool
+            pool = session.pool
             session.close()
-    assert len(set(pools[3:])) == 1 and target.pools._free == [kept], "each new pool captures its programs again"
+    assert len(set(pools[3:])) == 1 and target.pools._free == [pool], "each new pool captures its programs again"
 
 
 @torch.inference_mode()

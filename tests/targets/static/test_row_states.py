@@ -50,7 +50,7 @@ def test_replayed_passes_decode_what_generate_does(name: str, attention: Any) ->
     made, new_graph = counted()
     outputs, stats = run(model, StaticOptions(use="always", attention=attention, new_graph=new_graph), expected)
     assert outputs == expected
-    assert sum(graph.replays for graph in made) >= 1 and {each.runner for each in stats} <= {"graph", "static"}
+    assert sum(graph.replays for graph in made) >= 1 and {stat.runner for stat in stats} <= {"graph", "static"}
     assert fingerprint(model) == before
 
 
