@@ -15,7 +15,7 @@ from ..documents import Refusal, Segment
 from . import number
 from .articles import ARTICLES, article_of
 from .document_words import DocumentWords, is_compound
-from .gerunds import is_gerund_after_to, is_of_verb
+from .gerunds import are_of_verb, is_gerund_after_to
 from .likeness import are_irregular, distance, plain, sounds_like
 from .misspellings import is_near_word
 from .openings import Openings
@@ -136,7 +136,7 @@ class Evidence:
             if is_gerund_after_to(word, before) and not new.endswith("ing"):
                 yield f"{word!r} may follow a preposition"
             is_note = start <= self._openings.first and is_terse(self._text[start : self._segment.end].rstrip(" .!"))
-            if is_note and is_of_verb(word.lower(), new.lower()):
+            if is_note and facts.is_word(word) and are_of_verb(word.lower(), new.lower()):
                 yield "a note may begin with either form of a verb"
             if are_varieties(word, new) and facts.is_word(word):
                 yield f"{word!r} and {new!r} are spellings of one word"

@@ -135,11 +135,15 @@ NOTES = """
 @pytest.mark.parametrize(
     "note", [each.strip() for line in NOTES.split("\n") for each in line.split("|") if each.strip()]
 )
-def test_a_note_may_begin_with_ing(note: str) -> None:
+def test_a_note_may_begin_with_any_form_of_a_verb(note: str) -> None:
     first = note.split()[0]
     base = first.removesuffix("ing")
-    for verb in (base, f"{base}e", base[:-1] if base[-1] == base[-2] else base):
-        assert corrected(note, {first: verb}) == note
+    verb = next(each for each in (f"{base}e", base, base[:-1]) if is_english(each.lower()))
+    forms = [first, verb, f"{verb}s", f"{base}ed"]
+    for was in filter(is_english, map(str.lower, forms)):
+        text = note.replace(first, was.capitalize())
+        for becomes in forms:
+            assert corrected(text, {was.capitalize(): becomes}) == text
     assert corrected("Making sure that it is right.", {"Making": "Make"}) == "Make sure that it is right."
 
 
