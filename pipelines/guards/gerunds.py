@@ -1,5 +1,5 @@
-"""Forms of verbs: "-ing" is right after a "to" that is a preposition ("opt in to printing"), a mistake in an infinitive;
-a note may begin with any form."""
+"""Forms of verbs: "-ing" is right after a "to" that is a preposition ("opt in to printing"), wrong in an infinitive; a
+note may begin with any form."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def is_gerund_after_to(word: str, before: Sequence[str]) -> bool:
 
 
 def are_of_verb(word: str, other: str) -> bool:
-    """Whether two words are regular forms of one verb."""
-    return not _bases(word).isdisjoint(_bases(other))
+    """Whether two words are regular forms of one verb, one of them with "-ing" or "-ed"."""
+    return any(each.endswith(("ing", "ed")) for each in (word, other)) and not _bases(word).isdisjoint(_bases(other))
 
 
 def _bases(word: str) -> set[str]:
