@@ -429,6 +429,26 @@ def test_a_style_gives_lists_the_comma_that_most_have(joint: str) -> None:
         assert GECPipeline(keep, guards=GuardOptions(style="british"))(text).text == text
 
 
+SHORT_FORMS = ["environ environment", "deploy deployment", "install installation", "assign assignment"]
+
+
+@pytest.mark.parametrize("pair", SHORT_FORMS)
+def test_what_a_document_often_calls_a_thing_is_no_slip(pair: str) -> None:
+    short, long = pair.split()
+    text = f"The {short} is new. We read the {short}. Write to the {short} now. This {short} work well."
+    assert corrected(text, {f"the {short} now": f"the {long} now", "work": "works"}) == text.replace("work", "works")
+    assert corrected(f"Write to the {short} now.", {short: long}) != f"Write to the {short} now."
+
+
+@pytest.mark.parametrize("many", ["infinitely many", "equally numerous", "several", "Various", "these other"])
+def test_an_article_that_is_wrong_either_way_stays(many: str) -> None:
+    """Its other form would be half a correction."""
+    for was, becomes in (("a", "an"), ("an", "a")):
+        text = f"It has {was} {many} parts and go on."
+        assert corrected(text, {f"{was} {many}": f"{becomes} {many}", "go": "goes"}) == text.replace("go", "goes")
+    assert corrected("It has a even older part.", {"a even": "an even"}) == "It has an even older part."
+
+
 MISTAKES = [("can never been known", "been", "be"), ("a mispelt word", "mispelt", "misspelt"), ("teh", "teh", "the")]
 QUOTED = [
     "p444 {wrong} s/b {right}",
