@@ -61,6 +61,7 @@ _COMPARED_TWICE = re.compile(r"(?<![\w'’])(?:more|most) \w+(?:er|est)(?![\w'�
 _POINTS = (frozenset({"this", "these"}), frozenset({"that", "those"}))
 _AFTER = re.compile(r"\b(?:about|after|at|before|by|for|from|in|into|like|of|on|than|to|with|without)\s+\Z")
 _PLURAL = re.compile(r"\s+(?:\w+ly )?(?:many(?! an?\b)|numerous|several|these|those|various)\b", re.IGNORECASE)
+_PARTICIPLE = re.compile(r"\s+\w\w+(?:ed|en|ing)\b", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"[:;](?=\s)|\Z")
 _AFTER_COLON = re.compile(r":[\"'“‘(*_]*\s+\Z")
 
@@ -139,8 +140,11 @@ class Evidence:
             is_note = start <= self._openings.first and is_terse(self._text[start : self._segment.end].rstrip(" .!"))
             if is_note and facts.is_word(word) and are_of_verb(word.lower(), new.lower()):
                 yield "a note may begin with either form of a verb"
-            if facts.is_document and facts.is_often(word) and _is_short_for(word.lower(), new.lower()):
+            is_often = facts.is_document and facts.is_often(word) and not is_joined
+            if is_often and _is_short_for(word.lower(), new.lower()):
                 yield f"{word!r} may be short for it, and the document has it often"
+            if word.endswith("ly") and word.startswith(new) and _PARTICIPLE.match(self._text, end, self._segment.end):
+                yield "an adverb stands before a participle"
             if are_varieties(word, new) and facts.is_word(word):
                 yield f"{word!r} and {new!r} are spellings of one word"
             if facts.is_document and _is_adjective(word) and _is_adjective(new):

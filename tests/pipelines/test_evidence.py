@@ -438,6 +438,7 @@ def test_what_a_document_often_calls_a_thing_is_no_slip(pair: str) -> None:
     text = f"The {short} is new. We read the {short}. Write to the {short} now. This {short} work well."
     assert corrected(text, {f"the {short} now": f"the {long} now", "work": "works"}) == text.replace("work", "works")
     assert corrected(f"Write to the {short} now.", {short: long}) != f"Write to the {short} now."
+    assert corrected("We can. They can. You can. She can not.", {"can not": "cannot"}).endswith("cannot.")
 
 
 @pytest.mark.parametrize("many", ["infinitely many", "equally numerous", "several", "Various", "these other"])
@@ -447,6 +448,17 @@ def test_an_article_that_is_wrong_either_way_stays(many: str) -> None:
         text = f"It has {was} {many} parts and go on."
         assert corrected(text, {f"{was} {many}": f"{becomes} {many}", "go": "goes"}) == text.replace("go", "goes")
     assert corrected("It has a even older part.", {"a even": "an even"}) == "It has an even older part."
+
+
+@pytest.mark.parametrize(
+    "note", ["Exotically sized types", "Statically Typed Languages", "A newly written part", "It is a badly fitting."]
+)
+def test_an_adverb_before_a_participle_stays(note: str) -> None:
+    adverb = next(word for word in note.split() if word.endswith("ly"))
+    adjective = adverb.removesuffix("ally" if adverb.endswith("cally") else "ly")
+    assert corrected(note, {adverb: adjective}) == note
+    text = f"It is a {adverb.lower()} day."
+    assert corrected(text, {adverb.lower(): adjective.lower()}) == f"It is a {adjective.lower()} day."
 
 
 MISTAKES = [("can never been known", "been", "be"), ("a mispelt word", "mispelt", "misspelt"), ("teh", "teh", "the")]
