@@ -29,7 +29,7 @@ OFTEN = 3
 REPEATED = 2
 """An unknown word with this many occurrences is a term, and a capital with as many inside sentences that of a name."""
 
-MOST_CARE = 3.1  # nats: mistakes are a twentieth of what they are in sentences that somebody wants corrected
+MOST_CARE = 2.4  # nats: mistakes are an eleventh of what they are in sentences that somebody wants corrected
 
 FEW_SENTENCES = 2  # so many, or so few texts, tell nothing about a writer's care
 SENTENCE_WORDS = 60  # a list has as many words for each full stop that it lacks
@@ -86,6 +86,7 @@ class DocumentWords:
         self._votes: dict[str, list[bool]] = {name: [] for name in {"en", language} - {ANY}}
         self._openings = Counter[bool]()  # segments that begin in lower case, and others
         self._texts = self._sentences = self._plain_slips = self._open = self._ended = 0
+        self._is_inside = False  # text of a file that is more than text
         left = DOCUMENT_CHARS
         for part in parts:
             self._read(part, left)
@@ -107,6 +108,7 @@ class DocumentWords:
         )
         self._openings.update(letter.islower() for letter in first if letter)
         self._texts += len(part.segments) + len(_tracked(part))
+        self._is_inside |= not part.is_verbatim
         ends = (part.text[max(each.start, each.end - ENDING_CHARS) : each.end] for each in part.segments if each.ends)
         for text in ends:
             self._open += lacks_end(text)
@@ -189,9 +191,9 @@ class DocumentWords:
 
     @property
     def is_document(self) -> bool:
-        """Whether this is more than a few plain sentences: code or markup is written with care, however little prose is
-        beside it, and so are long lists."""
-        return self._amount > FEW_SENTENCES or bool(self._marked)
+        """Whether this is more than a few plain sentences: code, markup and files of word processors are written with
+        care, however little prose is in them, and so are long lists."""
+        return self._amount > FEW_SENTENCES or bool(self._marked) or self._is_inside
 
     @property
     def _amount(self) -> int:

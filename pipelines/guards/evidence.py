@@ -15,7 +15,7 @@ from ..documents import Refusal, Segment
 from . import number
 from .articles import ARTICLES, article_of
 from .document_words import DocumentWords, is_compound
-from .gerunds import is_gerund_after_to, is_of_verb
+from .gerunds import are_of_verb, is_gerund_after_to
 from .likeness import are_irregular, distance, plain, sounds_like
 from .misspellings import is_near_word
 from .openings import Openings
@@ -60,6 +60,8 @@ _JOINED = re.compile(r"\w[:=|]\w")
 _COMPARED_TWICE = re.compile(r"(?<![\w'’])(?:more|most) \w+(?:er|est)(?![\w'’])", re.IGNORECASE)
 _POINTS = (frozenset({"this", "these"}), frozenset({"that", "those"}))
 _AFTER = re.compile(r"\b(?:about|after|at|before|by|for|from|in|into|like|of|on|than|to|with|without)\s+\Z")
+_PLURAL = re.compile(r"\s+(?:\w+ly )?(?:many(?! an?\b)|numerous|several|these|those|various)\b", re.IGNORECASE)
+_PARTICIPLE = re.compile(r"\s+\w\w+(?:ed|en|ing)\b", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"[:;](?=\s)|\Z")
 _AFTER_COLON = re.compile(r":[\"'“‘(*_]*\s+\Z")
 
@@ -136,8 +138,13 @@ class Evidence:
             if is_gerund_after_to(word, before) and not new.endswith("ing"):
                 yield f"{word!r} may follow a preposition"
             is_note = start <= self._openings.first and is_terse(self._text[start : self._segment.end].rstrip(" .!"))
-            if is_note and is_of_verb(word.lower(), new.lower()):
+            if is_note and facts.is_word(word) and are_of_verb(word.lower(), new.lower()):
                 yield "a note may begin with either form of a verb"
+            is_often = facts.is_document and facts.is_often(word) and not is_joined
+            if is_often and _is_short_for(word.lower(), new.lower()):
+                yield f"{word!r} may be short for it, and the document has it often"
+            if word.endswith("ly") and word.startswith(new) and _PARTICIPLE.match(self._text, end, self._segment.end):
+                yield "an adverb stands before a participle"
             if are_varieties(word, new) and facts.is_word(word):
                 yield f"{word!r} and {new!r} are spellings of one word"
             if facts.is_document and _is_adjective(word) and _is_adjective(new):
@@ -200,6 +207,8 @@ class Evidence:
                 continue
             following = wording.becomes[match.end() :] + self._text[end : min(self._segment.end, end + _NEAR)]
             right = article_of(following, self._facts.is_word)
+            if _PLURAL.match(following) and len(wording.gone) == len(wording.new):
+                yield "no article may be right here"
             if right is not None and right != new:
                 yield f"{new!r} does not go with the next word"
             if right is None and len(ARTICLES.intersection(word.lower() for word in wording.gone)) == 1:
@@ -274,6 +283,11 @@ def _has_first(word: str, new: str) -> bool:
     """Whether a word is another one with a letter before it ("cspell"), which slips of the fingers seldom are. Function
     words make no such names."""
     return len(new) > SHORT and not is_grammar(new) and plain(word)[1:] == plain(new)
+
+
+def _is_short_for(word: str, new: str) -> bool:
+    """Whether a word is the beginning of another, which is no inflected form of it: "environ", "environment"."""
+    return new.startswith(word) and len(new) > len(word) + 2 and not new.endswith("ing")
 
 
 def _is_adjective(word: str) -> bool:

@@ -1,8 +1,9 @@
-"""Forms with "-ing": right after a "to" that is a preposition ("opt in to printing"), a mistake in an infinitive; and
-at the beginning of notes."""
+"""Forms of verbs: "-ing" is right after a "to" that is a preposition ("opt in to printing"), wrong in an infinitive; a
+note may begin with any form."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 _INFINITIVE = frozenset(
@@ -23,6 +24,7 @@ _INFINITIVE = frozenset(
 """What an infinitive follows. Words that take either ("used", "used to be") are left out: what the writer has may be
 right."""
 
+_ENDING = re.compile(r"(?<=\w\w)(?:ing|ed|e?s)\Z")
 _BETWEEN = frozenset("her him it me not them us you".split())  # noqa: SIM905
 
 
@@ -37,6 +39,11 @@ def is_gerund_after_to(word: str, before: Sequence[str]) -> bool:
     return rest[-1] not in _INFINITIVE
 
 
-def is_of_verb(word: str, verb: str) -> bool:
-    """Whether a word is the form with "-ing" of a verb."""
-    return word.endswith("ing") and word[:-3] in (verb, verb.removesuffix("e"), verb + verb[-1:])
+def are_of_verb(word: str, other: str) -> bool:
+    """Whether two words are regular forms of one verb, one of them with "-ing" or "-ed"."""
+    return any(each.endswith(("ing", "ed")) for each in (word, other)) and not _bases(word).isdisjoint(_bases(other))
+
+
+def _bases(word: str) -> set[str]:
+    stem = _ENDING.sub("", word)
+    return {word, stem, f"{stem}e", stem[:-1] if stem[-1:] == stem[-2:-1] else stem}

@@ -8,12 +8,16 @@ from .vocabulary import spelt
 
 _BECOMES = re.compile(
     r"\bs/b\b|\b(?:should|must|ought to) (?:be|read|say|have (?:been|read|said))\b|"
-    r"\b(?:corrected|changed|fixed) (?:to|into)\b|[-=]+>|[→⇒⟶]"
+    r"\b(?:corrected|changed|fixed) (?:to|into)\b|\bdid you mean\b|[-=]+>|[→⇒⟶]",
+    re.IGNORECASE,
 )
 _REPLACES = re.compile(
     r"(?:\b(?:instead of|rather than|in place of|replac(?:es|ed|ing)|not)\b|←|<[-=]+)([^.!?\n]*)\Z", re.IGNORECASE
 )
-_MISTAKE = r"\b(?:typos?|typographical|misspell\w*|misspelt|mis-?typed?|spelling (?:error|mistake)s?|errat(?:a|um))\b"
+_MISTAKE = (
+    r"\b(?:typos?|typographical|misspell\w*|misspelt|mis-?typed?|spell(?:ing)?[- ]?(?:check\w*|errors?|mistakes?)|"
+    r"auto-?correct\w*|errat(?:a|um))\b"
+)
 _SPOKEN_OF = re.compile(rf"{_MISTAKE}[^.!?\n]{{0,40}}\Z", re.IGNORECASE)
 _SAID_SO = re.compile(rf"[^.!?\n]{{0,30}}?(?:{_MISTAKE}|[(\[]sic[)\]])", re.IGNORECASE)
 _REACH = 120  # characters before and after a change

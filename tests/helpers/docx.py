@@ -1,4 +1,4 @@
-"""Small Word documents, and what their tracked changes say."""
+"""Small files of word processors, and what tracked changes of Word say."""
 
 from __future__ import annotations
 
@@ -32,6 +32,17 @@ def docx(*blocks: str, **others: str) -> bytes:
             root = "hdr" if "header" in name else "footnotes"
             archive.writestr(f"word/{name}.xml", f'<w:{root} xmlns:w="{W}">{body}</w:{root}>')
         archive.writestr("word/media/image1.png", b"\x89PNG\0")
+    return out.getvalue()
+
+
+def odt(body: str) -> bytes:
+    """An OpenDocument text with this body."""
+    namespace = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("mimetype", "application/vnd.oasis.opendocument.text")
+        archive.writestr("content.xml", f'<d xmlns:text="{namespace}">{body}</d>')
+        archive.writestr("Pictures/a.png", b"\x00\x01")
     return out.getvalue()
 
 

@@ -17,6 +17,7 @@ from copyspec.pipelines.formats.source import comments
 from tests.fuzz.files import fuzz
 from tests.fuzz.files_cases import OPEN
 from tests.fuzz.files_marked_up import MARKED_UP
+from tests.helpers.docx import odt
 
 HTML = """<!doctype html><html><head><title>My cats</title><script>if (a<b) x("He go.")</script></head>
 <body class='a>b'>
@@ -471,16 +472,6 @@ def test_notebooks_of_nbformat_3_change_in_their_worksheets(is_list: bool, sheet
 def test_what_is_no_notebook_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(FormatError, match=why):
         list(format_of("-", "ipynb").read(io.BytesIO(data)))
-
-
-def odt(body: str) -> bytes:
-    namespace = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("mimetype", "application/vnd.oasis.opendocument.text")
-        archive.writestr("content.xml", f'<d xmlns:text="{namespace}">{body}</d>')
-        archive.writestr("Pictures/a.png", b"\x00\x01")
-    return out.getvalue()
 
 
 def content(data: bytes) -> str:
