@@ -94,6 +94,7 @@ class Row:
         self.drafts = self._drafter is not None
         """Whether the drafter is asked; False without one, or while it is known to propose nothing."""
         self._clock = (costs := costs or CostModel()).clock
+        self._begun = 0.0  # seconds that `begin` took
         controller: DraftController | None = None
         if adaptive and self._drafter is not None:
             controller = DraftController(costs.start + LOSS_PER_TOKEN, trust=costs.trust)
@@ -106,6 +107,21 @@ class Row:
             self._picker = Picker(self.request.sampling, (), (), 0, self._device)
         return self._picker
 
+    def begin(self, budget: Budget) -> None:
+        """Let the drafter begin the draft that `propose` will return, if it does that for all rows at once."""
+        begin, controller = getattr(self._drafter, "begin", None), self.meter.controller
+        room = self.limit - len(self.output) - 1
+        if begin is None or not self.drafts or budget.max_nodes == 0 or room <= 0:
+            return
+        if controller is not None and not controller.wants_draft:
+            return
+        started = self._clock()
+        try:
+            begin(budget)
+        except BaseException as error:
+            self._lose_drafter(error)
+        self._begun = self._clock() - started
+
     def propose(self, budget: Budget) -> DraftTree:
         """Return the row's draft: empty without a drafter, and while drafting does not pay."""
         drafter = self._drafter
@@ -116,7 +132,8 @@ class Row:
         if (controller := self.meter.controller) is not None and not controller.wants_draft:
             self.meter.pause()
             return EMPTY
-        started, unmeasured = self._clock(), 0.0
+        started, unmeasured = self._clock() - self._begun, 0.0
+        self._begun = 0.0
         try:
             tree = drafter.propose(budget)
             unmeasured = float(getattr(drafter, "unmeasured", 0.0))

@@ -26,6 +26,8 @@ class Drafter(Protocol):
     true, `scored` carries the target's last hidden states, and the inputs of the layers listed in `wanted_layers`.
     `unmeasured`: seconds of the last `propose` that tell nothing about the next ones, such as those in which a draft
     model was loaded; they do not count against the row's drafts.
+    `begin(budget)` is called for all rows of a pass before `propose` is, with the same budget: rows that need a step of
+    one network say so, and the first `propose` takes it for all of them.
     """
 
     def propose(self, budget: Budget) -> DraftTree:
@@ -67,9 +69,14 @@ class ScoredDraft:
         of several layers are concatenated. [c + m, D * layers]; None if one of the layers was not kept."""
         import torch
 
+        states = self.states_of(layers)
+        return None if states is None else torch.cat(states, -1)
+
+    def states_of(self, layers: Sequence[int]) -> list[torch.Tensor] | None:
+        """As `read_states`, for each layer. [c + m, D] each"""
         if self._states is None or any(layer not in self._states for layer in layers):
             return None
-        return torch.cat([self._states[layer] for layer in layers], -1)
+        return [self._states[layer] for layer in layers]
 
     def top(self, count: int) -> list[list[tuple[int, float]]]:
         """The `count` most likely tokens after the root and each node, with their probabilities. [1 + m]

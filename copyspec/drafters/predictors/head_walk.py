@@ -1,0 +1,245 @@
+"""Drafts of heads for all rows of a pass at once: level by level on the device, and read by the host as one table.
+
+The number of kernels depends on the levels, not on the rows. From each level the likeliest tokens are followed, and the
+nodes of a tree that copies have drafted, whose alternatives are wanted too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from copyspec.drafters.predictors.base import Path, TokenProbs
+from copyspec.drafters.predictors.block_layers import BlockLayers
+from copyspec.drafters.predictors.head_pairs import Memory, MemoryRow, Pairs
+from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads
+from copyspec.options import SamplingOptions
+from copyspec.tree import ROOT, DraftTree
+from copyspec.verification.noise import noise_of, position_keys
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+TOP_K = 8
+"""Most likely tokens kept per node."""
+
+BEAM = 4
+"""Nodes of a level that are followed in addition to those drafted already. More rows take longer, and the fifth most
+likely path of a level is seldom accepted."""
+
+MANY = 1 << 16
+"""Nodes of a row and level: without a limit."""
+
+MIN_BEAM_PROB = 0.03
+"""Minimum probability of a path for a head to read on from it."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """Pairs of one row and one pass."""
+
+    states: Sequence[torch.Tensor]  # of each layer that is read, [n, D] each
+    places: Sequence[int]  # the pairs' states among these
+    tokens: Sequence[int]  # that followed them
+
+
+@dataclass(slots=True)
+class Asked:
+    """What is asked for one row."""
+
+    pieces: Sequence[Piece]
+    before: int  # pairs of the row that precede these
+    memory: MemoryRow | None  # None: heads that attend to no earlier pairs
+    sampling: SamplingOptions
+    position: int  # of the next output token, by which noise is keyed
+    tree: DraftTree
+    """What is drafted already; its nodes are read, too."""
+
+
+@dataclass(slots=True)
+class Weights:
+    """Heads, and the model's weights that they share."""
+
+    heads: Heads
+    shared: torch.Tensor  # [V', D], the rows of the output weights that are drafted from
+    product: Callable[[torch.Tensor], torch.Tensor]  # multiplication by `shared`
+    embeddings: torch.Tensor  # [V, D]
+    vocabulary: torch.Tensor | None  # [V']
+    vocab_size: int
+    memory: Memory
+
+    def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Embeddings of tokens [...], in the dtype of the heads. [..., D]"""
+        return self.embeddings[tokens].to(self.shared)
+
+
+Predictions = dict[Path, TokenProbs]
+
+
+def walk(weights: Weights, asked: Sequence[Asked], levels: int) -> list[Predictions]:
+    """The predictions for each row after the paths that were read, of fewer than `levels` tokens. Heads that predict
+    several tokens at once give those after all paths of one length, under the path of as many zeros."""
+    heads = weights.heads
+    batch = _Batch(weights, asked, levels)
+    parts: list[torch.Tensor] = []
+    widths: list[int] = []
+    if isinstance(heads, (ParallelHeads, BlockLayers)):
+        if isinstance(heads, ParallelHeads):
+            logits = heads.logits(batch.pairs.states, weights.product)
+        else:
+            mask = weights.embedded(torch.tensor(heads.mask, device=weights.embeddings.device))
+            logits = weights.product(heads.head_inputs(heads.features(batch.pairs, mask)))
+        for level in range(heads.depth):
+            best, probs = batch.likeliest(logits[:, level : level + 1], level)
+            zero = torch.zeros_like(best[..., 0])
+            parts.append(_row(zero, zero, best, probs))
+            widths.append(1)
+    else:
+        marks = parents = tokens = torch.zeros_like(batch.pairs.counts)[:, None]
+        chances: torch.Tensor = torch.ones_like(parents, dtype=torch.float32)
+        nodes: Any = None
+        for level in range(levels):
+            if level:
+                nodes = heads.follow(nodes, parents, weights.embedded(tokens))
+            else:
+                nodes = heads.begin(batch.pairs)  # type: ignore[union-attr]
+            best, probs = batch.likeliest(weights.product(heads.head_inputs(nodes.features)), level)
+            parts.append(_row(marks, tokens, best, probs))
+            widths.append(marks.shape[1])
+            if level + 1 < levels:
+                marks, tokens, chances = _next(chances, best, probs, *batch.drafted[level])
+                parents = marks.clamp(min=0)
+                if not marks.shape[1]:
+                    break
+    return _read(torch.cat(parts, 1).tolist(), widths)
+
+
+def _row(marks: torch.Tensor, tokens: torch.Tensor, best: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
+    """One level of the table: of each node its parent, -1 for padding, its token, and what follows. [B, W (2 + 2 K)]"""
+    parts = marks[..., None], tokens[..., None], best, probs
+    return torch.cat([part.double() for part in parts], -1).flatten(1)
+
+
+def _next(
+    chances: torch.Tensor, best: torch.Tensor, probs: torch.Tensor, drafted: torch.Tensor, drafted_tokens: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The nodes of the next level: those drafted already, [B, F], and the likeliest others. For each its parent, or -1
+    for padding, its token, and the chance of its path, 0 where that is not to be followed. [B, W] each
+
+    `chances`: of the nodes of this level, [B, W]; `best`, `probs`: what may follow them, [B, W, K]."""
+    best, probs = best[..., :BEAM], probs[..., :BEAM]
+    values, places = (chances[..., None] * probs).flatten(1).topk(min(BEAM, best[0].numel()))
+    values = values.where(values >= MIN_BEAM_PROB, 0.0)
+    marks, tokens = places // best.shape[2], best.flatten(1).gather(1, places)
+    same = (marks[:, :, None] == drafted[:, None]) & (tokens[:, :, None] == drafted_tokens[:, None])  # [B, BEAM, F]
+    known = (values[:, :, None] * same).sum(1)
+    values = values.masked_fill(same.any(2), 0.0)
+    if values.is_cpu:  # where sizes may depend on values: nobody waits for them
+        values, order = values.topk(int((values > 0).sum(1).max()))
+        marks, tokens = marks.gather(1, order), tokens.gather(1, order)
+    marks = torch.cat([drafted, marks.masked_fill(values == 0, -1)], 1)
+    return marks, torch.cat([drafted_tokens, tokens], 1), torch.cat([known, values], 1)
+
+
+def _read(table: Sequence[Sequence[float]], widths: Sequence[int]) -> list[Predictions]:
+    size = len(table[0]) // sum(widths)
+    middle, found = size // 2 + 1, list[Predictions]()
+    for row in table:
+        nodes = iter([row[at : at + size] for at in range(0, len(row), size)])
+        predictions, level = Predictions(), list[Path | None]([()])
+        for depth, width in enumerate(widths):
+            above, level = level, []
+            for mark, token, *rest in islice(nodes, width):
+                parent = above[int(mark)] if mark >= 0 else None
+                path = None if parent is None else (*parent, int(token)) if depth else ()
+                level.append(path)
+                if path is not None:
+                    pairs = zip(rest[: middle - 2], rest[middle - 2 :], strict=True)
+                    predictions[path] = [(int(next_), chance) for next_, chance in pairs if chance > 0]
+        found.append(predictions)
+    return found
+
+
+def _keys(row: Asked, levels: int) -> npt.NDArray[np.int64]:
+    """The noise keys of a row's next tokens. [2, levels]"""
+    sampling = row.sampling
+    if sampling.is_greedy:
+        return np.zeros((2, levels), np.int64)
+    return position_keys(sampling.seed, sampling.sample, range(row.position, row.position + levels))
+
+
+def _drafted(trees: Sequence[DraftTree], levels: int, most: int) -> list[npt.NDArray[np.int64]]:
+    """The nodes of trees, at most so many of a row and level: place of the parent in the level above, and token, or -1
+    for padding. [B, F, 2] for each level after the first."""
+    found: list[list[list[tuple[int, int]]]] = [[[] for _ in trees] for _ in range(levels)]
+    for row, tree in enumerate(trees):
+        places = {ROOT: (0, 0)}
+        for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+            depth, above = places.get(parent, (levels, 0))
+            if depth + 1 < levels and len(level := found[depth + 1][row]) < most:
+                places[node] = depth + 1, len(level)
+                level.append((above, token))
+    padded = []
+    for level in found[1:]:
+        width = max(map(len, level))
+        padded.append(np.array([nodes + [(-1, -1)] * (width - len(nodes)) for nodes in level], np.int64))
+    return [each.reshape(len(trees), -1, 2) for each in padded]
+
+
+class _Batch:
+    """What is asked for all rows, packed into one transfer to the device."""
+
+    def __init__(self, weights: Weights, asked: Sequence[Asked], levels: int) -> None:
+        self._weights = weights
+        device, memory = weights.shared.device, weights.memory
+        pieces = [piece for row in asked for piece in row.pieces]
+        offsets = accumulate([len(piece.states[0]) for piece in pieces], initial=0)
+        lengths = [sum([len(piece.places) for piece in row.pieces]) for row in asked]
+        counts = np.array([row.before for row in asked]) + lengths
+        ends = np.cumsum(lengths)
+        numbers = [0 if row.memory is None else row.memory.number for row in asked]
+        drafted = _drafted([row.tree for row in asked], levels, BEAM if memory.ring else MANY)
+        samples = [not row.sampling.is_greedy for row in asked]
+        parts = [
+            np.concatenate([offset + np.array(piece.places) for offset, piece in zip(offsets, pieces, strict=False)]),
+            np.concatenate([piece.tokens for piece in pieces]),
+            np.repeat(np.arange(len(asked)), lengths),
+            np.concatenate([np.arange(length) + row.before for row, length in zip(asked, lengths, strict=True)]),
+            np.stack([ends - lengths, ends - 1, counts, numbers, samples]),
+            np.stack([_keys(row, levels) for row in asked], 1),
+            np.array([row.sampling.temperature or 1.0 for row in asked]).view(np.int64),
+            *drafted,
+        ]
+        host = torch.from_numpy(np.concatenate([part.ravel() for part in parts]))
+        packed = host.to(device, non_blocking=device.type == "cuda").split([part.size for part in parts])
+        places, tokens, rows, at, of_rows, noise, heats, *nodes = [
+            each.view(part.shape) for each, part in zip(packed, parts, strict=True)
+        ]
+        first, last, read, in_memory, sampled = of_rows
+        layers = zip(*[piece.states for piece in pieces], strict=True)
+        states = [torch.cat(layer)[places] if len(layer) > 1 else layer[0][places] for layer in layers]
+        joined = torch.cat(states, -1) if len(states) > 1 else states[0]
+        self.pairs = Pairs(
+            joined.to(weights.shared), weights.embedded(tokens), rows, at, first, last, read, in_memory, memory,
+            lengths, min(int(counts.max()), memory.ring), numbers, sum([BEAM + len(each[0]) for each in drafted]),
+        )  # fmt: skip
+        self.drafted = [(each[..., 0], each[..., 1]) for each in nodes]
+        """Of the nodes drafted already, level by level: parents, or -1 for padding, and tokens, [B, F] each."""
+        self._samples, self._keys, self._sampled = any(samples), noise, sampled[:, None]
+        self._heats = heats.view(torch.float64).to(torch.float32)[:, None, None]
+
+    def likeliest(self, logits: torch.Tensor, level: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The most likely tokens after nodes of this level, [B, W, V'], and their probabilities. [B, W, K] each
+
+        Where a row samples, the noise of the target's own draws is added, so that both tend to the same token."""
+        scores, vocabulary = logits.float(), self._weights.vocabulary
+        if self._samples:
+            noise = noise_of(self._keys[:, :, level], self._weights.vocab_size, only=vocabulary) * self._sampled
+            scores = scores / self._heats + noise[:, None]
+        probs, best = scores.softmax(-1).topk(min(TOP_K, scores.shape[-1]))
+        return best if vocabulary is None else vocabulary[best], probs
