@@ -84,8 +84,8 @@ def test_dflashs_published_format(tmp_path: Path) -> None:
             hidden = hidden + own.o_proj(found[0].transpose(0, 1).flatten(1))
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         rows = PairRows(12)
-        heads.features(rows.read((states[:2], block[:2])), block[1])
-        features = heads.features(rows.read((states[2:], block[[1, 1, 0]])), block[1])
+        heads.features(rows.read((states[:2], block[:2])), block[1:2])
+        features = heads.features(rows.read((states[2:], block[[1, 1, 0]])), block[1:2])
     assert features.shape == (1, 3, SIZE)
     torch.testing.assert_close(heads.head_inputs(features[0]), normed(hidden, "norm")[1:], atol=1e-5, rtol=1e-4)
 

@@ -89,7 +89,7 @@ class BlockLayers:
         return hidden + linear(silu(gate) * up, tensors["down"])
 
     def features(self, pairs: Pairs, mask: torch.Tensor) -> torch.Tensor:
-        """Read pairs, and predict a block behind the last of each row; `mask`: the embedding of the mask token, [D].
+        """Read pairs, and predict a block behind the last of each row; `mask`: the embedding of the mask token, [1, D].
         Returns the features at the masks, [B, m - 1, D]."""
         given = self.norm(self.tensors["state_norm"], linear(pairs.states, self.tensors["fc"]))
         made = [self.keys_and_values(tensors, given, pairs.places) for tensors in self.blocks]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.functional import threshold
 
 from copyspec.drafters.predictors.base import Path, TokenProbs
 from copyspec.drafters.predictors.block_layers import BlockLayers
@@ -92,7 +93,7 @@ def walk(weights: Weights, asked: Sequence[Asked], levels: int) -> list[Predicti
         if isinstance(heads, ParallelHeads):
             logits = heads.logits(batch.pairs.states, weights.product)
         else:
-            mask = weights.embedded(torch.tensor(heads.mask, device=weights.embeddings.device))
+            mask = weights.embedded(torch.tensor([heads.mask], device=weights.embeddings.device))
             logits = weights.product(heads.head_inputs(heads.features(batch.pairs, mask)))
         for level in range(heads.depth):
             best, probs = batch.likeliest(logits[:, level : level + 1], level)
@@ -112,38 +113,55 @@ def walk(weights: Weights, asked: Sequence[Asked], levels: int) -> list[Predicti
             parts.append(_row(marks, tokens, best, probs))
             widths.append(marks.shape[1])
             if level + 1 < levels:
-                marks, tokens, chances = _next(chances, best, probs, *batch.drafted[level])
-                parents = marks.clamp(min=0)
+                marks, tokens, chances = _next(chances, best, probs, batch.drafted[level])
                 if not marks.shape[1]:
                     break
+                parents = marks.clamp(min=0)
     return _read(torch.cat(parts, 1).tolist(), widths)
 
 
+def waits_for_nobody(values: torch.Tensor) -> bool:
+    """Whether sizes may depend on these values: the host has computed them itself."""
+    return values.is_cpu
+
+
 def _row(marks: torch.Tensor, tokens: torch.Tensor, best: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
-    """One level of the table: of each node its parent, -1 for padding, its token, and what follows. [B, W (2 + 2 K)]"""
-    parts = marks[..., None], tokens[..., None], best, probs
-    return torch.cat([part.double() for part in parts], -1).flatten(1)
+    """One level of the table: of each node its parent, -1 for padding, its token, and what follows. [B, W (2 + 2 K)]
+
+    In float32, which holds all integers up to 2**24."""
+    return torch.cat([marks[..., None], tokens[..., None], best, probs], -1).flatten(1)
 
 
 def _next(
-    chances: torch.Tensor, best: torch.Tensor, probs: torch.Tensor, drafted: torch.Tensor, drafted_tokens: torch.Tensor
+    chances: torch.Tensor, best: torch.Tensor, probs: torch.Tensor, drafted: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The nodes of the next level: those drafted already, [B, F], and the likeliest others. For each its parent, or -1
-    for padding, its token, and the chance of its path, 0 where that is not to be followed. [B, W] each
+    """The nodes of the next level: those drafted already, and the likeliest others. For each its parent, or -1 for
+    padding, its token, and the chance of its path, 0 where that is not to be followed. [B, W] each
 
-    `chances`: of the nodes of this level, [B, W]; `best`, `probs`: what may follow them, [B, W, K]."""
+    `chances`: of the nodes of this level, [B, W]; `best`, `probs`: what may follow them, [B, W, K]; `drafted`: parents
+    and tokens, [2, B, F]."""
     best, probs = best[..., :BEAM], probs[..., :BEAM]
-    values, places = (chances[..., None] * probs).flatten(1).topk(min(BEAM, best[0].numel()))
-    values = values.where(values >= MIN_BEAM_PROB, 0.0)
+    joint = (chances[..., None] * probs).flatten(1)
+    values, places = joint.topk(min(BEAM, joint.shape[1]))
+    values = threshold(values, MIN_BEAM_PROB, 0.0)
     marks, tokens = places // best.shape[2], best.flatten(1).gather(1, places)
-    same = (marks[:, :, None] == drafted[:, None]) & (tokens[:, :, None] == drafted_tokens[:, None])  # [B, BEAM, F]
-    known = (values[:, :, None] * same).sum(1)
-    values = values.masked_fill(same.any(2), 0.0)
-    if values.is_cpu:  # where sizes may depend on values: nobody waits for them
-        values, order = values.topk(int((values > 0).sum(1).max()))
-        marks, tokens = marks.gather(1, order), tokens.gather(1, order)
-    marks = torch.cat([drafted, marks.masked_fill(values == 0, -1)], 1)
-    return marks, torch.cat([drafted_tokens, tokens], 1), torch.cat([known, values], 1)
+    has_drafted = drafted.shape[2] > 0
+    if has_drafted:
+        same = ((marks[:, :, None] == drafted[0, :, None]) & (tokens[:, :, None] == drafted[1, :, None])).float()
+        known = (values[:, :, None] * same).sum(1)
+        values = values * (1.0 - same.sum(2))
+    is_cheap = waits_for_nobody(values)
+    if is_cheap:
+        if has_drafted:
+            values, places = values.sort(1, descending=True)
+            marks, tokens = marks.gather(1, places), tokens.gather(1, places)
+        width = int((values > 0).any(0).sum())
+        values, marks, tokens = values[:, :width], marks[:, :width], tokens[:, :width]
+    if len(values) > 1 or not is_cheap:
+        marks = marks.masked_fill(values == 0, -1)
+    if not has_drafted:
+        return marks, tokens, values
+    return torch.cat([drafted[0], marks], 1), torch.cat([drafted[1], tokens], 1), torch.cat([known, values], 1)
 
 
 def _read(table: Sequence[Sequence[float]], widths: Sequence[int]) -> list[Predictions]:
@@ -175,7 +193,7 @@ def _keys(row: Asked, levels: int) -> npt.NDArray[np.int64]:
 
 def _drafted(trees: Sequence[DraftTree], levels: int, most: int) -> list[npt.NDArray[np.int64]]:
     """The nodes of trees, at most so many of a row and level: place of the parent in the level above, and token, or -1
-    for padding. [B, F, 2] for each level after the first."""
+    for padding. [2, B, F] for each level after the first."""
     found: list[list[list[tuple[int, int]]]] = [[[] for _ in trees] for _ in range(levels)]
     for row, tree in enumerate(trees):
         places = {ROOT: (0, 0)}
@@ -187,8 +205,12 @@ def _drafted(trees: Sequence[DraftTree], levels: int, most: int) -> list[npt.NDA
     padded = []
     for level in found[1:]:
         width = max(map(len, level))
-        padded.append(np.array([nodes + [(-1, -1)] * (width - len(nodes)) for nodes in level], np.int64))
-    return [each.reshape(len(trees), -1, 2) for each in padded]
+        nodes = np.full((2, len(trees), width), -1)
+        for row, of_row in enumerate(level):
+            if of_row:
+                nodes[:, row, : len(of_row)] = np.transpose(of_row)
+        padded.append(nodes)
+    return padded
 
 
 class _Batch:
@@ -226,10 +248,10 @@ class _Batch:
         joined = torch.cat(states, -1) if len(states) > 1 else states[0]
         self.pairs = Pairs(
             joined.to(weights.shared), weights.embedded(tokens), rows, at, first, last, read, in_memory, memory,
-            lengths, min(int(counts.max()), memory.ring), numbers, sum([BEAM + len(each[0]) for each in drafted]),
+            lengths, min(int(counts.max()), memory.ring), numbers, sum([BEAM + each.shape[2] for each in drafted]),
         )  # fmt: skip
-        self.drafted = [(each[..., 0], each[..., 1]) for each in nodes]
-        """Of the nodes drafted already, level by level: parents, or -1 for padding, and tokens, [B, F] each."""
+        self.drafted = nodes
+        """Of the nodes drafted already, level by level: parents, or -1 for padding, and tokens, [2, B, F]."""
         self._samples, self._keys, self._sampled = any(samples), noise, sampled[:, None]
         self._heats = heats.view(torch.float64).to(torch.float32)[:, None, None]
 
