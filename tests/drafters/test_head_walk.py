@@ -65,7 +65,9 @@ class FedRow:
         states = {layer: torch.randn(size, SIZE, generator=self._states) for layer in layers}
         row.observe(ScoredDraft(tree, torch.zeros(1 + len(tree), VOCAB_SIZE), states))
         path, node = list[int](), ROOT
-        while (children := [child for child, parent in enumerate(tree.parents) if parent == node]) and draw.random() < 0.7:
+        while (
+            children := [child for child, parent in enumerate(tree.parents) if parent == node]
+        ) and draw.random() < 0.7:
             node = draw.choice(children)
             path.append(tree.tokens[node])
         row.accept([*path, draw.randrange(VOCAB_SIZE)])

@@ -62,7 +62,7 @@ class BlockLayers:
         self, tensors: Tensors, given: torch.Tensor, places: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of tokens [..., D] in one layer, [..., KV, d] each."""
-        made = linear(given, tensors["kv"]).unflatten(-1, (2, -1, self.sizes.head_dim))
+        made = linear(given, tensors["kv"]).view(*given.shape[:-1], 2, -1, self.sizes.head_dim)
         return self._turned(tensors["k_norm"], made[..., 0, :, :], places), made[..., 1, :, :]
 
     def layer(
@@ -77,13 +77,11 @@ class BlockLayers:
         them, [B, S, KV, d] each; `visible`: [B, m, S + m]."""
         tensors = self.blocks[number]
         given = self.norm(tensors["before_norm"], hidden)
-        queries = linear(given, tensors["q"]).unflatten(-1, (-1, self.sizes.head_dim))
+        queries = linear(given, tensors["q"]).view(*given.shape[:-1], -1, self.sizes.head_dim)
         queries = self._turned(tensors["q_norm"], queries, places)
         both = zip(held, self.keys_and_values(tensors, given, places), strict=True)
         keys, values = [torch.cat(pair, 1).transpose(1, 2) for pair in both]
-        found = scaled_dot_product_attention(
-            queries.transpose(1, 2), keys, values, visible[:, None], enable_gqa=True
-        )
+        found = scaled_dot_product_attention(queries.transpose(1, 2), keys, values, visible[:, None], enable_gqa=True)
         hidden = hidden + linear(found.transpose(1, 2).flatten(2), tensors["o"])
         gate, up = linear(self.norm(tensors["after_norm"], hidden), tensors["gate_up"]).chunk(2, -1)
         return hidden + linear(silu(gate) * up, tensors["down"])

@@ -119,8 +119,8 @@ class FeatureLayer:
     ) -> torch.Tensor:
         """Return the next features of n pairs. [B, n, D]
 
-        `context`: keys and values that all pairs attend to, [B, S, KV, d] each, unless `visible`, [n or B x 1, S], hides
-        them.
+        `context`: keys and values that all pairs attend to, [B, S, KV, d] each, unless `visible`, [n, S] or [B, 1, S],
+        hides them.
         `own`: those of the path that leads to each pair, itself included, [B, n, L, KV, d] each.
         """
         queries = pairs.queries * self.sizes.head_dim**-0.5

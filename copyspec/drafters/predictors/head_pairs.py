@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
+
 class MemoryRow:
     """A row's place in the `Memory`, which is free again when nobody refers to this object."""
 
@@ -49,7 +50,7 @@ class Memory:
 
 @dataclass(slots=True)
 class Pairs:
-    """N pairs of B rows, those of each row behind each other. Row r of the batch has read `counts[r]` pairs with them."""
+    """N pairs of B rows, those of each row behind each other. With them, row r of the batch has read `counts[r]`."""
 
     states: torch.Tensor  # [N, F]
     embeddings: torch.Tensor  # [N, D], of the tokens
@@ -71,12 +72,12 @@ class Pairs:
         memory.grow(max(self.held) + 1, self.used + self.nodes, parts)
         if which is not None:
             rows, places = rows[which], places[which]
-        places = self.numbers[rows], places % memory.ring
+        numbers, slots = self.numbers[rows], places % memory.ring
         for tensor, part in zip(memory.tensors, parts, strict=True):
-            tensor[places] = part
+            tensor[numbers, slots] = part
 
     def read(self, slots: int = 0) -> list[torch.Tensor]:
-        """What is kept of the rows, so many slots, or those in use. [B, slots, ...] each; views where that is possible."""
+        """What is kept of the rows, so many slots or those in use. [B, slots, ...] each; views where possible."""
         slots, first = slots or self.used, self.held[0]
         if list(self.held) == list(range(first, first + len(self.held))):
             return [each[first : first + len(self.held), :slots] for each in self.memory.tensors]

@@ -103,12 +103,10 @@ def walk(weights: Weights, asked: Sequence[Asked], levels: int) -> list[Predicti
     else:
         marks = parents = tokens = torch.zeros_like(batch.pairs.counts)[:, None]
         chances: torch.Tensor = torch.ones_like(parents, dtype=torch.float32)
-        nodes: Any = None
+        nodes: Any = heads.begin(batch.pairs)
         for level in range(levels):
             if level:
                 nodes = heads.follow(nodes, parents, weights.embedded(tokens))
-            else:
-                nodes = heads.begin(batch.pairs)  # type: ignore[union-attr]
             best, probs = batch.likeliest(weights.product(heads.head_inputs(nodes.features)), level)
             parts.append(_row(marks, tokens, best, probs))
             widths.append(marks.shape[1])
@@ -203,10 +201,9 @@ def _drafted(trees: Sequence[DraftTree], levels: int, most: int) -> list[npt.NDA
                 places[node] = depth + 1, len(level)
                 level.append((above, token))
     padded = []
-    for level in found[1:]:
-        width = max(map(len, level))
-        nodes = np.full((2, len(trees), width), -1)
-        for row, of_row in enumerate(level):
+    for level_of_rows in found[1:]:
+        nodes = np.full((2, len(trees), max(map(len, level_of_rows))), -1)
+        for row, of_row in enumerate(level_of_rows):
             if of_row:
                 nodes[:, row, : len(of_row)] = np.transpose(of_row)
         padded.append(nodes)
@@ -238,7 +235,7 @@ class _Batch:
             *drafted,
         ]
         host = torch.from_numpy(np.concatenate([part.ravel() for part in parts]))
-        packed = host.to(device, non_blocking=device.type == "cuda").split([part.size for part in parts])
+        packed = torch.split(host.to(device, non_blocking=device.type == "cuda"), [part.size for part in parts])
         places, tokens, rows, at, of_rows, noise, heats, *nodes = [
             each.view(part.shape) for each, part in zip(packed, parts, strict=True)
         ]

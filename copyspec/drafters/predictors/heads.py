@@ -21,7 +21,8 @@ from copyspec.drafters.predictors.base import (
 from copyspec.drafters.predictors.head_folder import HeadFile
 from copyspec.drafters.predictors.head_pairs import Memory, MemoryRow
 from copyspec.drafters.predictors.head_walk import Asked, Piece, Weights, walk
-from copyspec.drafters.predictors.head_weights import AtOnce, Stepwise
+from copyspec.drafters.predictors.head_weights import AtOnce, Stepwise, probe
+from copyspec.drafters.predictors.learned_file import LearnedFile
 from copyspec.drafters.predictors.mtp_layer import MTP_ACCURACY, MtpLayer
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.modules import decoder_layers, output_head, real_weight
@@ -42,9 +43,16 @@ MOST_PIECES = 8
 class DraftHeads(Learned):
     """The heads of one model, their measured reliability, weight and time; shared by all rows of an engine."""
 
-    def __init__(self, file: HeadFile, model: PreTrainedModel) -> None:
+    def __init__(self, file: HeadFile, model: PreTrainedModel, name: str | None = None) -> None:
+        """`name`: under which what is learned of them is kept in the user's cache; None: it is not."""
         super().__init__(MTP_ACCURACY if isinstance(file.heads, MtpLayer) else PRIOR_ACCURACY)
         self._file, self._model = file, model
+        self._kept: LearnedFile | None = None
+        if name is not None:
+            output, config = weights_of(model)[0], model.config
+            known = name, config.name_or_path, str(output.dtype), output.device.type, probe(output).tolist()
+            self._kept = LearnedFile(*known)
+            self._kept.load(self)
         self._bound: tuple[Weights, torch.Tensor, tuple[object, ...]] | None = None
         self.waiting: dict[HeadsPredictor, tuple[DraftTree, float]] = {}
         """Rows that are to be read together: the tree that is drafted already, and the price of a level."""
@@ -112,6 +120,8 @@ class DraftHeads(Learned):
         self.time.took(share / levels if isinstance(bound.heads, Stepwise) else share)
         for row, predictions in zip(waiting, found, strict=True):
             row.take(predictions, share)
+        if self._kept is not None:
+            self._kept.has_read(self)
 
     def _levels(self, price: float) -> int:
         """How many levels to read where a level costs as much as `price` expected tokens; 0: unknown."""
@@ -148,8 +158,8 @@ class HeadsPredictor(CalibratedPredictor):
         self._position = context.position
         self._scored: ScoredDraft | None = None
         self._pieces: list[Piece] = []
-        """Pairs of hidden states and the tokens that followed them: where earlier tokens are attended to those that were
-        not read yet, else only the latest."""
+        """Pairs of hidden states and the tokens that followed them: where earlier tokens are attended to, those that
+        were not read yet, else only the latest."""
         self._before = 0  # pairs that precede these
         self._memory: MemoryRow | None = None
         self._was_read = self._is_new = False  # since the output last grew, and not yet returned by `run`

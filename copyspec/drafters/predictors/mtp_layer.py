@@ -105,7 +105,8 @@ class MtpLayer(nn.Module):
         mask: torch.Tensor | None,
         cache: Cache,
     ) -> torch.Tensor:
-        """Return the features of pairs, [B, n, D] each, at positions `places` [B, n]; `mask`: additive, [B, 1, n, K]."""
+        """Return the features of pairs, [B, n, D] each, at positions `places` [B, n]; `mask`: additive,
+        [B, 1, n, K]."""
         parts, count = self._parts, places.numel()
         given = [self.token_norm(embeddings), self.state_norm(states)]
         joined = torch.cat(given[::-1] if parts.states_first else given, -1)
