@@ -12,7 +12,7 @@ from copyspec.decoding.controller import LOSS_PER_TOKEN, DraftController
 from copyspec.decoding.divergence import DivergenceTracker
 from copyspec.decoding.meter import Meter
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
-from copyspec.drafters.base import Drafter, ScoredDraft, observes, wanted_layers, wants_states
+from copyspec.drafters.base import Drafter, Riders, ScoredDraft, observes, wanted_layers, wants_states
 from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
 from copyspec.targets.hooks.model_state import ModelState
@@ -156,12 +156,20 @@ class Row:
             self._lose_drafter(error)
             return None
 
-    def show(self, tree: DraftTree, logits: torch.Tensor, states: RowStates | None = None) -> None:
-        """Pass the logits, [1 + m, V], and hidden states, [c + m, D], to a drafter that observes them."""
+    def show(
+        self,
+        tree: DraftTree,
+        logits: torch.Tensor,
+        states: RowStates | None = None,
+        riders: Riders | None = None,
+        start: int = 0,
+    ) -> None:
+        """Pass the logits, [1 + m, V], and hidden states, [c + m, D], to a drafter that observes them; see
+        `ScoredDraft`."""
         drafter = self._drafter
         try:
             if drafter is not None and observes(drafter):
-                drafter.observe(ScoredDraft(tree, logits, states))  # type: ignore[attr-defined]
+                drafter.observe(ScoredDraft(tree, logits, states, riders, start))  # type: ignore[attr-defined]
         except BaseException as error:
             self._lose_drafter(error)
 

@@ -19,11 +19,12 @@ from copyspec.drafters.predictors import head_walk
 from copyspec.drafters.predictors.base import RowContext
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
 from copyspec.drafters.predictors.mtp_files import load_mtp
-from copyspec.options import SamplingOptions
+from copyspec.options import SamplingOptions, StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.hooks.states import LAST
 from copyspec.tree import EMPTY, ROOT, DraftTree
-from tests.drafters.test_heads import SIZE, add_heads, random_heads, rows, run
+from copyspec.verification.walk import accepted
+from tests.drafters.test_heads import SIZE, STATIC, add_heads, random_heads, rows, run
 from tests.helpers import mtp
 from tests.helpers.models import VOCAB_SIZE, tiny
 
@@ -44,6 +45,12 @@ def made(kind: str, folder: Path) -> DraftHeads:
     model = tiny("llama", num_hidden_layers=6).double()
     vocabulary = torch.arange(7, 77, 2) if kind == "recurrent" else None
     return DraftHeads(random_heads(kind, vocabulary=vocabulary), model)
+
+
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No size depends on values, which the host would wait for, and heads ride on passes."""
+    for module in ("heads", "head_walk"):
+        monkeypatch.setattr(f"copyspec.drafters.predictors.{module}.waits_for_nobody", lambda _: False)
 
 
 class FedRow:
@@ -131,7 +138,7 @@ class Counted(TorchDispatchMode):
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_do_not_depend_on_rows(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the host waits once, for the table, as soon as sizes do not depend on values: as on a GPU."""
-    monkeypatch.setattr(head_walk, "waits_for_nobody", lambda _: False)
+    as_on_a_gpu(monkeypatch)
     counts = {}
     for count in (1, 3, 8):
         heads = made(kind, tmp_path)
@@ -207,3 +214,113 @@ def test_a_tree_of_sure_copies_takes_no_walk(monkeypatch: pytest.MonkeyPatch) ->
         if number > len(text) and len(walks) == before:
             taken.append(len(tree))
     assert len(taken) > 3 and min(taken) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_that_ride_on_a_pass_read_what_they_read_after_it(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the path that the picks accept, which the host does not know yet, and without waiting for the device."""
+    as_on_a_gpu(monkeypatch)
+    heads, draw, drawn = made(kind, tmp_path), random.Random(kind), torch.Generator().manual_seed(1)
+    contexts = [RowContext(list(range(size)), SamplingOptions(), size, VOCAB_SIZE) for size in (3, 30, 7)]
+    pairs = [[HeadsPredictor(heads, context) for context in contexts] for _ in range(2)]
+    trees, before, rides, accepted_nodes = [EMPTY] * 3, [2, 29, 6], 0, 0
+    for number in range(8):
+        shown, picks, riders = list[ScoredDraft](), list[int](), dict[Any, Any]()
+        for row, tree in enumerate(trees):
+            size = before[row] + 1 + len(tree)
+            states = {each: torch.randn(size, SIZE, generator=drawn) for each in (LAST, *pairs[0][0].wanted_layers)}
+            logits = torch.zeros(1 + len(tree), VOCAB_SIZE)
+            shown.append(ScoredDraft(tree, logits, states, riders, len(picks)))
+            for node in range(ROOT, len(tree)):
+                children = [child for child, parent in enumerate(tree.parents) if parent == node]
+                follows = bool(children) and draw.random() < 0.8
+                picks.append(tree.tokens[draw.choice(children)] if follows else draw.randrange(VOCAB_SIZE))
+        for row, scored in enumerate(shown):
+            pairs[0][row].observe(scored)
+            pairs[1][row].observe(ScoredDraft(scored.tree, scored.logits, scored._states))
+        assert bool(riders) == (number > 0)
+        for rider, rows_of in riders.items():
+            with Counted() as counted:
+                table, take = rider.ride(rows_of, torch.tensor(picks))
+            assert counted.waits == 0 and len(rows_of) == 3
+            take(table.tolist())
+            rides += 1
+        for row, (tree, scored) in enumerate(zip(trees, shown, strict=True)):
+            path, tokens = accepted(tree.tokens, tree.parents, picks[scored.start : scored.start + 1 + len(tree)])
+            accepted_nodes += len(path)
+            ridden, after = pairs[0][row], pairs[1][row]
+            ridden.accept(tokens)
+            after.accept(tokens)
+            assert after.run(EMPTY) and ridden.run(EMPTY) == (number == 0)
+            assert ridden._before == after._before or not heads.context
+            assert {()} <= after._predicted.keys() <= ridden._predicted.keys()
+            for place, expected in after._predicted.items():
+                found = dict(ridden._predicted[place])
+                for token, probability in expected[:-1]:
+                    assert found[token] == pytest.approx(probability, abs=1e-3 if kind in EXPERTS else 1e-5)
+        before = [0] * 3
+        counts = [draw.randrange(6) for _ in trees]
+        trees = [
+            DraftTree(
+                draw.sample(range(VOCAB_SIZE), count),
+                [draw.randrange(ROOT, node) for node in range(count)],
+                [0.5] * count,
+                [None] * count,
+            )
+            for count in counts
+        ]
+    assert rides == 7 and accepted_nodes > 10
+
+
+@pytest.mark.parametrize("static", [None, STATIC], ids=["dynamic", "static"])
+@pytest.mark.parametrize(
+    ("kind", "copies"), [("recurrent", False), ("eagle", True), ("MiMo", False), ("dflash", False)]
+)
+def test_one_read_of_the_host_per_pass(
+    kind: str, copies: bool, static: StaticOptions | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: only the first draft of new words is read on its own. Outputs are those of plain decoding."""
+    as_on_a_gpu(monkeypatch)
+    model = mtp.write(kind, tmp_path) if kind in mtp.FAMILIES else tiny("llama", num_hidden_layers=6)
+    heads = DraftHeads(load_mtp(model) if kind in mtp.FAMILIES else random_heads(kind), model)
+    target, requests = wrap(model, static=static), rows(0.0)
+    expected = [tokens for tokens, _ in run(target, requests)]
+    for request in requests:
+        add_heads(request, heads, copies=copies)
+    walks, rides, passes = counted_reads(monkeypatch), list[int](), list[int]()
+    ride, step = heads.ride, loop.Batch.step
+
+    def ridden(rows_of: Any, picks: Any) -> Any:
+        rides.append(len(rows_of))
+        return ride(rows_of, picks)
+
+    def counted(batch: loop.Batch) -> Any:
+        passes.append(len(batch.rows))
+        return step(batch)
+
+    monkeypatch.setattr(heads, "ride", ridden)
+    monkeypatch.setattr(loop.Batch, "step", counted)
+    drafted = run(target, requests)
+    assert [tokens for tokens, _ in drafted] == expected
+    assert sum(stats.num_draft_tokens_per_source.get("heads", 0) for _, stats in drafted) > 0
+    assert rides and max(rides) == 2
+    if not copies:
+        assert len(walks) <= 3  # when a row joins
+
+
+def test_a_ride_that_fails_leaves_its_pass_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_on_a_gpu(monkeypatch)
+
+    def broken(*_: object) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    model = tiny("llama")
+    target, requests = wrap(model), rows(0.0)
+    expected = [tokens for tokens, _ in run(target, requests)]
+    heads = DraftHeads(random_heads("recurrent"), model)
+    for request in requests:
+        add_heads(request, heads, copies=False)
+    monkeypatch.setattr("copyspec.drafters.predictors.heads.ride", broken)
+    assert [tokens for tokens, _ in run(target, requests)] == expected

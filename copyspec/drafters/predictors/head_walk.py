@@ -20,7 +20,7 @@ from copyspec.drafters.predictors.block_layers import BlockLayers
 from copyspec.drafters.predictors.head_pairs import Memory, MemoryRow, Pairs
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads
 from copyspec.options import SamplingOptions
-from copyspec.tree import ROOT, DraftTree
+from copyspec.tree import EMPTY, ROOT, DraftTree
 from copyspec.verification.noise import noise_of, position_keys
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ class Asked:
     sampling: SamplingOptions
     position: int  # of the next output token, by which noise is keyed
     tree: DraftTree
-    """What is drafted already; its nodes are read, too."""
+    """What is drafted already; its nodes are read, too. Of a ride: what the pass has read."""
+    start: int = 0
+    """Of a ride: place of the tree's root among the picks."""
 
 
 @dataclass(slots=True)
@@ -85,8 +87,26 @@ Predictions = dict[Path, TokenProbs]
 def walk(weights: Weights, asked: Sequence[Asked], levels: int) -> list[Predictions]:
     """The predictions for each row after the paths that were read, of fewer than `levels` tokens. Heads that predict
     several tokens at once give those after all paths of one length, under the path of as many zeros."""
+    table, widths = _walked(weights, _Batch(weights, asked, levels), levels)
+    return _read(table.tolist(), widths)
+
+
+def ride(
+    weights: Weights, rows: Sequence[Asked], picks: torch.Tensor, levels: int
+) -> tuple[torch.Tensor, Callable[[list[float]], list[Predictions]]]:
+    """As `walk`, behind the paths that `picks` [N] accept of trees that a pass has just read, before the host knows
+    which. Each row has one piece, of the tree's root and nodes. Returns the table, flat, and what makes predictions of
+    its numbers."""
+    table, widths = _walked(weights, _Batch(weights, rows, levels, picks), levels)
+    size = table.shape[1]
+    return table.flatten(), lambda numbers: _read(
+        [numbers[at : at + size] for at in range(0, len(numbers), size)], widths
+    )
+
+
+def _walked(weights: Weights, batch: _Batch, levels: int) -> tuple[torch.Tensor, list[int]]:
+    """The table of a walk, [B, n], and the nodes of each of its levels."""
     heads = weights.heads
-    batch = _Batch(weights, asked, levels)
     parts: list[torch.Tensor] = []
     widths: list[int] = []
     if isinstance(heads, (ParallelHeads, BlockLayers)):
@@ -115,7 +135,7 @@ def walk(weights: Weights, asked: Sequence[Asked], levels: int) -> list[Predicti
                 if not marks.shape[1]:
                     break
                 parents = marks.clamp(min=0)
-    return _read(torch.cat(parts, 1).tolist(), widths)
+    return torch.cat(parts, 1), widths
 
 
 def waits_for_nobody(values: torch.Tensor) -> bool:
@@ -210,45 +230,88 @@ def _drafted(trees: Sequence[DraftTree], levels: int, most: int) -> list[npt.NDA
     return padded
 
 
+def _nodes_of(trees: Sequence[DraftTree], starts: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Roots and nodes of trees: the place of its parent or its own, depth, place among the picks, and row. [4, M]"""
+    found: list[tuple[int, int, int, int]] = []
+    for row, (tree, start) in enumerate(zip(trees, starts, strict=True)):
+        root = len(found)
+        pairs = zip([ROOT, *tree.parents], [0, *tree.depths()], strict=True)
+        found += [(root + 1 + parent, depth, start + n, row) for n, (parent, depth) in enumerate(pairs)]
+    return np.array(found, np.int64).T
+
+
+def _accepted(
+    picks: torch.Tensor, tokens: torch.Tensor, nodes: torch.Tensor, rows: int, deepest: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The nodes that `picks` accept by row and depth, [B, 1 + deepest], and how many of each row besides its root, [B].
+
+    `tokens` [M], `nodes` [4, M]: see `_nodes_of`."""
+    parents, depths, places, of = nodes
+    is_right = (picks[places[parents]] == tokens) | (depths == 0)
+    for _ in range(deepest.bit_length()):  # each time twice as far up the path
+        is_right = is_right & is_right[parents]
+        parents = parents[parents]
+    slots = of * (deepest + 1) + depths
+    numbers = torch.arange(len(tokens), device=tokens.device) * is_right
+    along = torch.zeros(rows * (deepest + 1), dtype=torch.long, device=tokens.device)
+    along = along.scatter_reduce(0, slots, numbers, "amax").view(rows, -1)
+    accepted = torch.zeros(rows, dtype=torch.long, device=tokens.device).scatter_reduce(
+        0, of, depths * is_right, "amax"
+    )
+    return along, accepted
+
+
 class _Batch:
     """What is asked for all rows, packed into one transfer to the device."""
 
-    def __init__(self, weights: Weights, asked: Sequence[Asked], levels: int) -> None:
+    def __init__(
+        self, weights: Weights, asked: Sequence[Asked], levels: int, picks: torch.Tensor | None = None
+    ) -> None:
         self._weights = weights
         device, memory = weights.shared.device, weights.memory
         pieces = [piece for row in asked for piece in row.pieces]
         offsets = accumulate([len(piece.states[0]) for piece in pieces], initial=0)
         lengths = [sum([len(piece.places) for piece in row.pieces]) for row in asked]
-        counts = np.array([row.before for row in asked]) + lengths
-        ends = np.cumsum(lengths)
+        nodes, trees = np.zeros((4, 0), np.int64), [row.tree for row in asked]
+        if picks is not None:  # as many pairs as a path may have, or its last one
+            nodes = _nodes_of(trees, [row.start for row in asked])
+            lengths = [1 + max(tree.depths(), default=0) if memory.ring else 1 for tree in trees]
+        before, ends = np.array([row.before for row in asked]), np.cumsum(lengths)
         numbers = [0 if row.memory is None else row.memory.number for row in asked]
-        drafted = _drafted([row.tree for row in asked], levels, BEAM if memory.ring else MANY)
+        drafted = _drafted(trees if picks is None else [EMPTY] * len(trees), levels, BEAM if memory.ring else MANY)
         samples = [not row.sampling.is_greedy for row in asked]
         parts = [
             np.concatenate([offset + np.array(piece.places) for offset, piece in zip(offsets, pieces, strict=False)]),
             np.concatenate([piece.tokens for piece in pieces]),
             np.repeat(np.arange(len(asked)), lengths),
             np.concatenate([np.arange(length) + row.before for row, length in zip(asked, lengths, strict=True)]),
-            np.stack([ends - lengths, ends - 1, counts, numbers, samples]),
+            np.stack([ends - lengths, ends - 1, before + lengths, numbers, samples, before]),
             np.stack([_keys(row, levels) for row in asked], 1),
             np.array([row.sampling.temperature or 1.0 for row in asked]).view(np.int64),
+            nodes,
             *drafted,
         ]
         host = torch.from_numpy(np.concatenate([part.ravel() for part in parts]))
         packed = torch.split(host.to(device, non_blocking=device.type == "cuda"), [part.size for part in parts])
-        places, tokens, rows, at, of_rows, noise, heats, *nodes = [
+        places, tokens, rows, at, of_rows, noise, heats, on_device, *self.drafted = [
             each.view(part.shape) for each, part in zip(packed, parts, strict=True)
         ]
-        first, last, read, in_memory, sampled = of_rows
+        first, last, read, in_memory, sampled, earlier = of_rows
+        if picks is not None:
+            along, accepted = _accepted(picks, tokens, on_device, len(asked), int(nodes[1].max()))
+            last_at = earlier + accepted
+            at = torch.minimum(at, last_at[rows]) if memory.ring else last_at  # padded with the last pair
+            node = along[rows, at - earlier[rows]]
+            places, tokens, read = places[node], picks[on_device[2, node]], last_at + 1
         layers = zip(*[piece.states for piece in pieces], strict=True)
         states = [torch.cat(layer)[places] if len(layer) > 1 else layer[0][places] for layer in layers]
         joined = torch.cat(states, -1) if len(states) > 1 else states[0]
         self.pairs = Pairs(
             joined.to(weights.shared), weights.embedded(tokens), rows, at, first, last, read, in_memory, memory,
-            lengths, min(int(counts.max()), memory.ring), numbers, sum([BEAM + each.shape[2] for each in drafted]),
+            lengths, min(int((before + lengths).max()), memory.ring), numbers,
+            sum([BEAM + each.shape[2] for each in drafted]),
         )  # fmt: skip
-        self.drafted = nodes
-        """Of the nodes drafted already, level by level: parents, or -1 for padding, and tokens, [2, B, F]."""
+        # `drafted`, the nodes drafted already, level by level: parents, or -1 for padding, and tokens, [2, B, F].
         self._samples, self._keys, self._sampled = any(samples), noise, sampled[:, None]
         self._heats = heats.view(torch.float64).to(torch.float32)[:, None, None]
 

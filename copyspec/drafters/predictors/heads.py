@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from copyspec.drafters.predictors.base import (
 )
 from copyspec.drafters.predictors.head_folder import HeadFile
 from copyspec.drafters.predictors.head_pairs import Memory, MemoryRow
-from copyspec.drafters.predictors.head_walk import Asked, Piece, Weights, walk
+from copyspec.drafters.predictors.head_walk import Asked, Piece, Weights, ride, waits_for_nobody, walk
 from copyspec.drafters.predictors.head_weights import AtOnce, Stepwise, probe
 from copyspec.drafters.predictors.learned_file import LearnedFile
 from copyspec.drafters.predictors.mtp_layer import MTP_ACCURACY, MtpLayer
@@ -32,6 +33,8 @@ from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+logger = logging.getLogger(__name__)
 
 MIN_GAIN = 0.05
 """Expected tokens for which another level is read while costs are unknown."""
@@ -123,6 +126,25 @@ class DraftHeads(Learned):
         if self._kept is not None:
             self._kept.has_read(self)
 
+    def ride(
+        self, rows: Sequence[tuple[HeadsPredictor, ScoredDraft]], picks: torch.Tensor
+    ) -> tuple[torch.Tensor, Callable[[list[float]], None]] | None:
+        """See `Rider.ride`."""
+        try:
+            with inference_mode(True):
+                levels = max([self._levels(row.price) for row, _ in rows])
+                asked = [row.asked_along(scored) for row, scored in rows]
+                table, read = ride(self.bound, asked, picks, levels)
+        except Exception as error:  # which would end other rows, too; where it is the row's own, `run` raises it
+            logger.info("the heads of %d rows are not read with their pass: %s", len(rows), error)
+            return None
+
+        def take(numbers: list[float]) -> None:
+            for (row, _), predictions in zip(rows, read(numbers), strict=True):
+                row.ridden = predictions
+
+        return table, take
+
     def _levels(self, price: float) -> int:
         """How many levels to read where a level costs as much as `price` expected tokens; 0: unknown."""
         if not isinstance(self._file.heads, Stepwise):
@@ -163,6 +185,9 @@ class HeadsPredictor(CalibratedPredictor):
         self._before = 0  # pairs that precede these
         self._memory: MemoryRow | None = None
         self._was_read = self._is_new = False  # since the output last grew, and not yet returned by `run`
+        self.ridden: dict[Path, TokenProbs] | None = None
+        """What was read with the pass itself."""
+        self.price = 0.0  # see `enlist`
         self.share = 0.0
         """Seconds that the last walk took, divided by its rows."""
 
@@ -179,6 +204,12 @@ class HeadsPredictor(CalibratedPredictor):
     def observe(self, scored: ScoredDraft) -> None:
         """Keep the states of a forward pass until it is known which of its nodes was accepted last."""
         self._scored = scored if scored.states is not None else None
+        self.ridden = None
+        # Most drafts are followed by one of their kind: new words by new words.
+        if self._scored is None or scored.riders is None or not self._was_read or any(scored.tree.origins):
+            return
+        if not waits_for_nobody(scored.states) and scored.states_of(self._heads.layers) is not None:
+            scored.riders.setdefault(self._heads, []).append((self, scored))
 
     def accept(self, tokens: Sequence[int]) -> None:
         super().accept(tokens)
@@ -186,13 +217,17 @@ class HeadsPredictor(CalibratedPredictor):
         self._heads.waiting.pop(self, None)
         self._position += len(tokens)
         self._was_read = self._is_new = False
-        if not self._follow(scored, tokens):
+        if self.ridden is not None:
+            self._before += len(tokens)
+            self._predicted, self.ridden, self._was_read = self.ridden, None, True
+        elif not self._follow(scored, tokens):
             self._pieces, self._memory, self._before = [], None, 0  # states are missing in between
         self._tokens += tokens
 
     def enlist(self, tree: DraftTree, price: float = 0.0) -> None:
         """Have the next `run` of any row read this one, too: the root, nodes of `tree` and likely paths of the heads'
         own. `price`: expected tokens for which a level is worth its time; 0: unknown."""
+        self.price = price
         if self._pieces:
             self._heads.waiting[self] = tree, price
 
@@ -210,6 +245,14 @@ class HeadsPredictor(CalibratedPredictor):
         if self._heads.context and self._memory is None:
             self._memory = self._heads.bound.memory.row()
         return Asked(self._pieces, self._before, self._memory, self._sampling, self._position, tree)
+
+    def asked_along(self, scored: ScoredDraft) -> Asked:
+        """What is to be read behind the path that the pass accepts."""
+        states, tree = scored.states_of(self._heads.layers), scored.tree
+        assert states is not None
+        root = len(states[0]) - 1 - len(tree)
+        piece = Piece(states, range(root, len(states[0])), [-1, *tree.tokens])
+        return Asked([piece], self._before, self._memory, self._sampling, self._position, tree, scored.start)
 
     def take(self, predictions: dict[Path, TokenProbs], share: float) -> None:
         """Take what was read; `share`: its seconds."""
