@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from copyspec.drafters.predictors.head_pairs import Memory, MemoryRow, Pairs
+from copyspec.drafters.predictors.head_pairs import PairMemory, PairMemoryRow, Pairs
 
 NODES = 32
 
@@ -15,7 +15,7 @@ class PairRows:
     """Rows whose pairs are read in several passes."""
 
     def __init__(self, context: int, rows: int = 1) -> None:
-        self.memory = Memory(context)
+        self.memory = PairMemory(context)
         self.rows = [self.memory.row() for _ in range(rows)]
         self.before = [0] * rows
 
@@ -26,7 +26,7 @@ class PairRows:
         places = [torch.arange(n) + self.before[row] for row, n in zip(rows, lengths, strict=True)]
         for row, n in zip(rows, lengths, strict=True):
             self.before[row] += n
-        numbers: list[MemoryRow] = [self.rows[row] for row in rows]
+        numbers: list[PairMemoryRow] = [self.rows[row] for row in rows]
         ends, counts = torch.tensor(lengths).cumsum(0), torch.tensor([self.before[row] for row in rows])
         return Pairs(
             torch.cat([states for states, _ in parts]),

@@ -19,7 +19,7 @@ from copyspec.drafters.predictors.head_pairs import Pairs
 
 @dataclass(slots=True)
 class BlockLayers:
-    """The layers' weights. What rows have read is in a `Memory`."""
+    """The layers' weights. What rows have read is in a `PairMemory`."""
 
     tensors: Tensors  # "fc" [D, L D], "state_norm" and "norm" [D]
     blocks: Sequence[Tensors]  # of each layer: the matrices "q", "kv", "o", "gate_up", "down" and four norms

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn.functional import linear, rms_norm, silu
 
-from copyspec.drafters.predictors.head_pairs import Nodes, Pairs, chosen
+from copyspec.drafters.predictors.head_pairs import DraftNodes, Pairs, chosen
 from copyspec.targets.hooks.states import LAST
 from copyspec.targets.linears import Forward, few_row_product
 
@@ -67,7 +67,7 @@ class Projected:
 
 @dataclass(slots=True)
 class FeatureLayer:
-    """The layer's weights. What rows have read is in a `Memory`."""
+    """The layer's weights. What rows have read is in a `PairMemory`."""
 
     tensors: Tensors
     sizes: LayerSizes
@@ -203,7 +203,7 @@ class _Text:
 
 
 @dataclass(frozen=True, slots=True)
-class FeatureNodes(Nodes):
+class FeatureNodes(DraftNodes):
     """Nodes, with the keys and values of their paths' pairs, [B, W, L, KV, d] each; L = 0 at the root."""
 
     keys: torch.Tensor

@@ -10,14 +10,14 @@ from weakref import WeakValueDictionary
 import torch
 
 
-class MemoryRow:
-    """A row's place in the `Memory`, which is free again when nobody refers to this object."""
+class PairMemoryRow:
+    """A row's place in the `PairMemory`, which is free again when nobody refers to this object."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
-class Memory:
+class PairMemory:
     """What layers keep of the pairs that rows have read, keys and values for example. [rows, slots, ...] each
 
     A row's pair i is in slot i, or in i modulo `ring`, which bounds the pairs that are kept: later ones replace the
@@ -26,12 +26,12 @@ class Memory:
     def __init__(self, ring: int) -> None:
         self.ring = ring
         self.tensors: list[torch.Tensor] = []
-        self._rows: WeakValueDictionary[int, MemoryRow] = WeakValueDictionary()
+        self._rows: WeakValueDictionary[int, PairMemoryRow] = WeakValueDictionary()
 
-    def row(self) -> MemoryRow:
+    def row(self) -> PairMemoryRow:
         """A place for a new row."""
         number = next(number for number in count() if number not in self._rows)
-        self._rows[number] = row = MemoryRow(number)
+        self._rows[number] = row = PairMemoryRow(number)
         return row
 
     def grow(self, rows: int, slots: int, like: Sequence[torch.Tensor]) -> None:
@@ -60,7 +60,7 @@ class Pairs:
     last: torch.Tensor  # [B]
     counts: torch.Tensor  # [B]
     numbers: torch.Tensor  # [B], of the rows in `memory`
-    memory: Memory
+    memory: PairMemory
     lengths: Sequence[int]  # [B], pairs of each row
     used: int  # slots of any row that are filled with them
     held: Sequence[int]  # [B], `numbers` on the host
@@ -89,7 +89,7 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class DraftNodes:
     """Nodes of drafts, W of each row: the features from which the tokens behind them are predicted. [B, W, D]"""
 
     features: torch.Tensor

@@ -17,7 +17,7 @@ from torch.nn.functional import threshold
 
 from copyspec.drafters.predictors.base import Path, TokenProbs
 from copyspec.drafters.predictors.block_layers import BlockLayers
-from copyspec.drafters.predictors.head_pairs import Memory, MemoryRow, Pairs
+from copyspec.drafters.predictors.head_pairs import PairMemory, PairMemoryRow, Pairs
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads
 from copyspec.options import SamplingOptions
 from copyspec.tree import EMPTY, ROOT, DraftTree
@@ -41,7 +41,7 @@ MIN_BEAM_PROB = 0.03
 
 
 @dataclass(slots=True)
-class Piece:
+class PairPiece:
     """Pairs of one row and one pass."""
 
     states: Sequence[torch.Tensor]  # of each layer that is read, [n, D] each
@@ -53,9 +53,9 @@ class Piece:
 class Asked:
     """What is asked for one row."""
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[PairPiece]
     before: int  # pairs of the row that precede these
-    memory: MemoryRow | None  # None: heads that attend to no earlier pairs
+    memory: PairMemoryRow | None  # None: heads that attend to no earlier pairs
     sampling: SamplingOptions
     position: int  # of the next output token, by which noise is keyed
     tree: DraftTree
@@ -65,7 +65,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Weights:
+class HeadWeights:
     """Heads, and the model's weights that they share."""
 
     heads: Heads
@@ -74,7 +74,7 @@ class Weights:
     embeddings: torch.Tensor  # [V, D]
     vocabulary: torch.Tensor | None  # [V']
     vocab_size: int
-    memory: Memory
+    memory: PairMemory
 
     def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
         """Embeddings of tokens [...], in the dtype of the heads. [..., D]"""
@@ -84,7 +84,7 @@ class Weights:
 Predictions = dict[Path, TokenProbs]
 
 
-def walk(weights: Weights, asked: Sequence[Asked], levels: int) -> list[Predictions]:
+def walk(weights: HeadWeights, asked: Sequence[Asked], levels: int) -> list[Predictions]:
     """The predictions for each row after the paths that were read, of fewer than `levels` tokens. Heads that predict
     several tokens at once give those after all paths of one length, under the path of as many zeros."""
     table, widths = _walked(weights, _Batch(weights, asked, levels), levels)
@@ -92,7 +92,7 @@ def walk(weights: Weights, asked: Sequence[Asked], levels: int) -> list[Predicti
 
 
 def ride(
-    weights: Weights, rows: Sequence[Asked], picks: torch.Tensor, levels: int
+    weights: HeadWeights, rows: Sequence[Asked], picks: torch.Tensor, levels: int
 ) -> tuple[torch.Tensor, Callable[[list[float]], list[Predictions]]]:
     """As `walk`, behind the paths that `picks` [N] accept of trees that a pass has just read, before the host knows
     which. Each row has one piece, of the tree's root and nodes. Returns the table, flat, and what makes predictions of
@@ -104,7 +104,7 @@ def ride(
     )
 
 
-def _walked(weights: Weights, batch: _Batch, levels: int) -> tuple[torch.Tensor, list[int]]:
+def _walked(weights: HeadWeights, batch: _Batch, levels: int) -> tuple[torch.Tensor, list[int]]:
     """The table of a walk, [B, n], and the nodes of each of its levels."""
     heads = weights.heads
     parts: list[torch.Tensor] = []
@@ -265,7 +265,7 @@ class _Batch:
     """What is asked for all rows, packed into one transfer to the device."""
 
     def __init__(
-        self, weights: Weights, asked: Sequence[Asked], levels: int, picks: torch.Tensor | None = None
+        self, weights: HeadWeights, asked: Sequence[Asked], levels: int, picks: torch.Tensor | None = None
     ) -> None:
         self._weights = weights
         device, memory = weights.shared.device, weights.memory

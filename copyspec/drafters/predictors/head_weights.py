@@ -17,7 +17,7 @@ from torch.nn.functional import linear, rms_norm, silu
 
 from copyspec.drafters.predictors.block_layers import BlockLayers
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, Tensors
-from copyspec.drafters.predictors.head_pairs import Nodes, Pairs, chosen
+from copyspec.drafters.predictors.head_pairs import DraftNodes, Pairs, chosen
 from copyspec.drafters.predictors.mtp_layer import MtpLayer
 from copyspec.targets.hooks.states import LAST
 from copyspec.targets.linears import Forward, few_row_product
@@ -107,14 +107,14 @@ class RecurrentHead:
         given = torch.cat([rms_norm(states, size, before, EPSILON), rms_norm(embeddings, size, token, EPSILON)], -1)
         return states + self._times("down", silu(self._times("gate", given)) * self._times("up", given))
 
-    def begin(self, pairs: Pairs) -> Nodes:
+    def begin(self, pairs: Pairs) -> DraftNodes:
         """The nodes behind one pair of each row."""
-        return Nodes(self.step(self.entered(pairs.states), pairs.embeddings)[:, None])
+        return DraftNodes(self.step(self.entered(pairs.states), pairs.embeddings)[:, None])
 
-    def follow(self, nodes: Nodes, parents: torch.Tensor, embeddings: torch.Tensor) -> Nodes:
+    def follow(self, nodes: DraftNodes, parents: torch.Tensor, embeddings: torch.Tensor) -> DraftNodes:
         """The nodes behind `parents` [B, W], which are places among `nodes`, for tokens with these embeddings.
         [B, W, D]"""
-        return Nodes(self.step(chosen(nodes.features, parents), embeddings))
+        return DraftNodes(self.step(chosen(nodes.features, parents), embeddings))
 
     def head_inputs(self, features: torch.Tensor) -> torch.Tensor:
         """Return the inputs of the output weights. [..., D]"""

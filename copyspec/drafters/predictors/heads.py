@@ -20,8 +20,8 @@ from copyspec.drafters.predictors.base import (
     walked,
 )
 from copyspec.drafters.predictors.head_folder import HeadFile
-from copyspec.drafters.predictors.head_pairs import Memory, MemoryRow
-from copyspec.drafters.predictors.head_walk import Asked, Piece, Weights, ride, waits_for_nobody, walk
+from copyspec.drafters.predictors.head_pairs import PairMemory, PairMemoryRow
+from copyspec.drafters.predictors.head_walk import Asked, HeadWeights, PairPiece, ride, waits_for_nobody, walk
 from copyspec.drafters.predictors.head_weights import AtOnce, Stepwise, probe
 from copyspec.drafters.predictors.learned_file import LearnedFile
 from copyspec.drafters.predictors.mtp_layer import MTP_ACCURACY, MtpLayer
@@ -56,12 +56,12 @@ class DraftHeads(Learned):
             known = name, config.name_or_path, str(output.dtype), output.device.type, probe(output).tolist()
             self._kept = LearnedFile(*known)
             self._kept.load(self)
-        self._bound: tuple[Weights, torch.Tensor, tuple[object, ...]] | None = None
+        self._bound: tuple[HeadWeights, torch.Tensor, tuple[object, ...]] | None = None
         self.waiting: dict[HeadsPredictor, tuple[DraftTree, float]] = {}
         """Rows that are to be read together: the tree that is drafted already, and the price of a level."""
 
     @property
-    def bound(self) -> Weights:
+    def bound(self) -> HeadWeights:
         """The weights on the model's current device; the model may have been moved."""
         module = output_head(self._model)
         output = getattr(module, "weight", None)
@@ -72,7 +72,7 @@ class DraftHeads(Learned):
                 bound = self._bound = self._bind(), output, _place(output)
         return bound[0]
 
-    def _bind(self) -> Weights:
+    def _bind(self) -> HeadWeights:
         file = self._file
         output, table = weights_of(self._model)  # an offloaded model keeps them elsewhere
         vocabulary = None if file.vocabulary is None else file.vocabulary.to(output.device)
@@ -86,8 +86,8 @@ class DraftHeads(Learned):
         if vocabulary is not None and shared.device.type == "cpu":  # copies in bfloat16 take half the time to read
             shared = shared.bfloat16().to(shared.dtype)
         heads = file.heads.moved(shared)
-        product, memory = few_row_product(shared), Memory(heads.context)
-        return Weights(heads, shared, product, table, vocabulary, len(output), memory)
+        product, memory = few_row_product(shared), PairMemory(heads.context)
+        return HeadWeights(heads, shared, product, table, vocabulary, len(output), memory)
 
     @property
     def depth(self) -> int:
@@ -179,11 +179,11 @@ class HeadsPredictor(CalibratedPredictor):
         self._sampling = context.sampling
         self._position = context.position
         self._scored: ScoredDraft | None = None
-        self._pieces: list[Piece] = []
+        self._pieces: list[PairPiece] = []
         """Pairs of hidden states and the tokens that followed them: where earlier tokens are attended to, those that
         were not read yet, else only the latest."""
         self._before = 0  # pairs that precede these
-        self._memory: MemoryRow | None = None
+        self._memory: PairMemoryRow | None = None
         self._was_read = self._is_new = False  # since the output last grew, and not yet returned by `run`
         self.ridden: dict[Path, TokenProbs] | None = None
         """What was read with the pass itself."""
@@ -203,12 +203,12 @@ class HeadsPredictor(CalibratedPredictor):
 
     def observe(self, scored: ScoredDraft) -> None:
         """Keep the states of a forward pass until it is known which of its nodes was accepted last."""
-        self._scored = scored if scored.states is not None else None
-        self.ridden = None
+        states, self.ridden = scored.states, None
+        self._scored = None if states is None else scored
         # Most drafts are followed by one of their kind: new words by new words.
-        if self._scored is None or scored.riders is None or not self._was_read or any(scored.tree.origins):
+        if states is None or scored.riders is None or not self._was_read or any(scored.tree.origins):
             return
-        if not waits_for_nobody(scored.states) and scored.states_of(self._heads.layers) is not None:
+        if not waits_for_nobody(states) and scored.states_of(self._heads.layers) is not None:
             scored.riders.setdefault(self._heads, []).append((self, scored))
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -251,7 +251,7 @@ class HeadsPredictor(CalibratedPredictor):
         states, tree = scored.states_of(self._heads.layers), scored.tree
         assert states is not None
         root = len(states[0]) - 1 - len(tree)
-        piece = Piece(states, range(root, len(states[0])), [-1, *tree.tokens])
+        piece = PairPiece(states, range(root, len(states[0])), [-1, *tree.tokens])
         return Asked([piece], self._before, self._memory, self._sampling, self._position, tree, scored.start)
 
     def take(self, predictions: dict[Path, TokenProbs], share: float) -> None:
@@ -272,17 +272,17 @@ class HeadsPredictor(CalibratedPredictor):
         places, following = [root, *[root + 1 + node for node in path]], list(tokens)
         most = self._heads.context
         if not most:
-            self._pieces = [Piece(states, places[-1:], following[-1:])]
+            self._pieces = [PairPiece(states, places[-1:], following[-1:])]
             return True
         before = min(root, len(self._tokens) - 1)
         if before > 0:  # a prompt, or the part of it that was not in the prefix cache
             places, following = [*range(root - before, root), *places], [*self._tokens[-before:], *following]
-        self._pieces.append(Piece(states, places, following))
+        self._pieces.append(PairPiece(states, places, following))
         while (beyond := _count(self._pieces) - most) > 0:  # which nothing attends to that is read later
             first = self._pieces.pop(0)
             self._before += min(beyond, len(first.places))
             if beyond < len(first.places):
-                self._pieces.insert(0, Piece(first.states, first.places[beyond:], first.tokens[beyond:]))
+                self._pieces.insert(0, PairPiece(first.states, first.places[beyond:], first.tokens[beyond:]))
         if len(self._pieces) > MOST_PIECES:
             self._pieces = [_joined(self._pieces)]
         return True
@@ -291,12 +291,12 @@ class HeadsPredictor(CalibratedPredictor):
         return self._predicted.get((0,) * len(path) if self._heads.predicts_at_once else path)
 
 
-def _count(pieces: Sequence[Piece]) -> int:
+def _count(pieces: Sequence[PairPiece]) -> int:
     return sum([len(piece.places) for piece in pieces])
 
 
-def _joined(pieces: Sequence[Piece]) -> Piece:
+def _joined(pieces: Sequence[PairPiece]) -> PairPiece:
     """The pairs of pieces, without the other states of their passes."""
     layers = zip(*[[layer[piece.places] for layer in piece.states] for piece in pieces], strict=True)
     tokens = [token for piece in pieces for token in piece.tokens]
-    return Piece([torch.cat(layer) for layer in layers], range(len(tokens)), tokens)
+    return PairPiece([torch.cat(layer) for layer in layers], range(len(tokens)), tokens)

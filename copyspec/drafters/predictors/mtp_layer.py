@@ -17,7 +17,7 @@ from torch import nn
 from transformers import Cache
 
 from copyspec.drafters.predictors.feature_layer import FEATURE_DEPTH
-from copyspec.drafters.predictors.head_pairs import Nodes, Pairs, chosen
+from copyspec.drafters.predictors.head_pairs import DraftNodes, Pairs, chosen
 from copyspec.targets.hooks.states import LAST
 from copyspec.targets.linears import FastLinears
 
@@ -55,7 +55,7 @@ class MtpParts:
 
 
 class MtpLayer(nn.Module):
-    """The layer's modules. What rows have read is in a `Memory`."""
+    """The layer's modules. What rows have read is in a `PairMemory`."""
 
     depth, context = FEATURE_DEPTH, CONTEXT
 
@@ -199,7 +199,7 @@ class _Drafting(Cache):
 
 
 @dataclass(frozen=True, slots=True)
-class MtpNodes(Nodes):
+class MtpNodes(DraftNodes):
     """Nodes, and what attention needs of them."""
 
     along: torch.Tensor  # [B, W, n], which of the n nodes drafted so far are on the path to each
