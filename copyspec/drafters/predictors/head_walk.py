@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.nn.functional import threshold
 
 from copyspec.drafters.predictors.base import Path, TokenProbs
 from copyspec.drafters.predictors.block_layers import BlockLayers
@@ -158,10 +157,9 @@ def _next(
 
     `chances`: of the nodes of this level, [B, W]; `best`, `probs`: what may follow them, [B, W, K]; `drafted`: parents
     and tokens, [2, B, F]."""
-    best, probs = best[..., :BEAM], probs[..., :BEAM]
     joint = (chances[..., None] * probs).flatten(1)
     values, places = joint.topk(min(BEAM, joint.shape[1]))
-    values = threshold(values, MIN_BEAM_PROB, 0.0)
+    values = torch.threshold(values, MIN_BEAM_PROB, 0.0)
     marks, tokens = places // best.shape[2], best.flatten(1).gather(1, places)
     has_drafted = drafted.shape[2] > 0
     if has_drafted:
@@ -173,8 +171,9 @@ def _next(
         if has_drafted:
             values, places = values.sort(1, descending=True)
             marks, tokens = marks.gather(1, places), tokens.gather(1, places)
-        width = int((values > 0).any(0).sum())
-        values, marks, tokens = values[:, :width], marks[:, :width], tokens[:, :width]
+        width = int(torch.count_nonzero(values if len(values) == 1 else values.amax(0)))
+        if width < values.shape[1]:
+            values, marks, tokens = values[:, :width], marks[:, :width], tokens[:, :width]
     if len(values) > 1 or not is_cheap:
         marks = marks.masked_fill(values == 0, -1)
     if not has_drafted:
@@ -209,35 +208,38 @@ def _keys(row: Asked, levels: int) -> npt.NDArray[np.int64]:
     return position_keys(sampling.seed, sampling.sample, range(row.position, row.position + levels))
 
 
-def _drafted(trees: Sequence[DraftTree], levels: int, most: int) -> list[npt.NDArray[np.int64]]:
+def _drafted(trees: Sequence[DraftTree], levels: int, most: int) -> list[list[list[list[int]]]]:
     """The nodes of trees, at most so many of a row and level: place of the parent in the level above, and token, or -1
-    for padding. [2, B, F] for each level after the first."""
-    found: list[list[list[tuple[int, int]]]] = [[[] for _ in trees] for _ in range(levels)]
+    for padding. [2][B][F] for each level after the first."""
+    found: list[list[list[list[int]]]] = [[[[] for _ in trees] for _ in range(2)] for _ in range(levels)]
     for row, tree in enumerate(trees):
         places = {ROOT: (0, 0)}
         for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
             depth, above = places.get(parent, (levels, 0))
-            if depth + 1 < levels and len(level := found[depth + 1][row]) < most:
-                places[node] = depth + 1, len(level)
-                level.append((above, token))
-    padded = []
-    for level_of_rows in found[1:]:
-        nodes = np.full((2, len(trees), max(map(len, level_of_rows))), -1)
-        for row, of_row in enumerate(level_of_rows):
-            if of_row:
-                nodes[:, row, : len(of_row)] = np.transpose(of_row)
-        padded.append(nodes)
-    return padded
+            if depth + 1 < levels and len(found[depth + 1][0][row]) < most:
+                parents, tokens = found[depth + 1]
+                places[node] = depth + 1, len(parents[row])
+                parents[row].append(above)
+                tokens[row].append(token)
+    for level in found:
+        width = max(map(len, level[0]))
+        for part in level:
+            for of_row in part:
+                of_row += [-1] * (width - len(of_row))
+    return found[1:]
 
 
-def _nodes_of(trees: Sequence[DraftTree], starts: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Roots and nodes of trees: the place of its parent or its own, depth, place among the picks, and row. [4, M]"""
-    found: list[tuple[int, int, int, int]] = []
+_Node = tuple[int, int, int, int]
+
+
+def _nodes_of(trees: Sequence[DraftTree], starts: Sequence[int]) -> list[_Node]:
+    """Roots and nodes of trees: of each the place of its parent or its own, depth, place among the picks, and row."""
+    found: list[_Node] = []
     for row, (tree, start) in enumerate(zip(trees, starts, strict=True)):
         root = len(found)
         pairs = zip([ROOT, *tree.parents], [0, *tree.depths()], strict=True)
         found += [(root + 1 + parent, depth, start + n, row) for n, (parent, depth) in enumerate(pairs)]
-    return np.array(found, np.int64).T
+    return found
 
 
 def _accepted(
@@ -245,7 +247,7 @@ def _accepted(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The nodes that `picks` accept by row and depth, [B, 1 + deepest], and how many of each row besides its root, [B].
 
-    `tokens` [M], `nodes` [4, M]: see `_nodes_of`."""
+    `tokens` [M]: of the nodes; `nodes` [4, M]: see `_nodes_of`."""
     parents, depths, places, of = nodes
     is_right = (picks[places[parents]] == tokens) | (depths == 0)
     for _ in range(deepest.bit_length()):  # each time twice as far up the path
@@ -272,33 +274,40 @@ class _Batch:
         pieces = [piece for row in asked for piece in row.pieces]
         offsets = accumulate([len(piece.states[0]) for piece in pieces], initial=0)
         lengths = [sum([len(piece.places) for piece in row.pieces]) for row in asked]
-        nodes, trees = np.zeros((4, 0), np.int64), [row.tree for row in asked]
+        nodes, trees = list[_Node](), [row.tree for row in asked]
         if picks is not None:  # as many pairs as a path may have, or its last one
             nodes = _nodes_of(trees, [row.start for row in asked])
             lengths = [1 + max(tree.depths(), default=0) if memory.ring else 1 for tree in trees]
-        before, ends = np.array([row.before for row in asked]), np.cumsum(lengths)
+            trees = [EMPTY] * len(trees)
+        counts = [row.before + length for row, length in zip(asked, lengths, strict=True)]
+        ends = list(accumulate(lengths))
         numbers = [0 if row.memory is None else row.memory.number for row in asked]
-        drafted = _drafted(trees if picks is None else [EMPTY] * len(trees), levels, BEAM if memory.ring else MANY)
+        drafted = _drafted(trees, levels, BEAM if memory.ring else MANY)
         samples = [not row.sampling.is_greedy for row in asked]
-        parts = [
-            np.concatenate([offset + np.array(piece.places) for offset, piece in zip(offsets, pieces, strict=False)]),
-            np.concatenate([piece.tokens for piece in pieces]),
-            np.repeat(np.arange(len(asked)), lengths),
-            np.concatenate([np.arange(length) + row.before for row, length in zip(asked, lengths, strict=True)]),
-            np.stack([ends - lengths, ends - 1, before + lengths, numbers, samples, before]),
-            np.stack([_keys(row, levels) for row in asked], 1),
-            np.array([row.sampling.temperature or 1.0 for row in asked]).view(np.int64),
-            nodes,
-            *drafted,
+        # Lists, because most are short: an array takes as long to make as all of them.
+        parts: list[list[int]] = [
+            [offset + place for offset, piece in zip(offsets, pieces, strict=False) for place in piece.places],
+            [token for piece in pieces for token in piece.tokens],
+            [row for row, length in enumerate(lengths) for _ in range(length)],
+            [place for row, count in zip(asked, counts, strict=True) for place in range(row.before, count)],
+            [end - length for end, length in zip(ends, lengths, strict=True)],
+            [end - 1 for end in ends],
+            counts,
+            numbers,
+            [row.before for row in asked],
+            [number for node in zip(*nodes, strict=True) for number in node],
+            *[[number for part in level for row in part for number in row] for level in drafted],
         ]
-        host = torch.from_numpy(np.concatenate([part.ravel() for part in parts]))
-        packed = torch.split(host.to(device, non_blocking=device.type == "cuda"), [part.size for part in parts])
-        places, tokens, rows, at, of_rows, noise, heats, on_device, *self.drafted = [
-            each.view(part.shape) for each, part in zip(packed, parts, strict=True)
-        ]
-        first, last, read, in_memory, sampled, earlier = of_rows
+        packed = torch.tensor([number for part in parts for number in part])
+        packed = packed.to(device, non_blocking=device.type == "cuda")
+        places, tokens, rows, at, first, last, read, in_memory, earlier, along_trees, *of_levels = torch.split(
+            packed, list(map(len, parts))
+        )
+        self.drafted = [level.view(2, len(asked), -1) for level in of_levels]
+        """The nodes drafted already, level by level: parents, or -1 for padding, and tokens, [2, B, F]."""
         if picks is not None:
-            along, accepted = _accepted(picks, tokens, on_device, len(asked), int(nodes[1].max()))
+            on_device, deepest = along_trees.view(4, -1), max([depth for _, depth, _, _ in nodes])
+            along, accepted = _accepted(picks, tokens, on_device, len(asked), deepest)
             last_at = earlier + accepted
             at = torch.minimum(at, last_at[rows]) if memory.ring else last_at  # padded with the last pair
             node = along[rows, at - earlier[rows]]
@@ -308,20 +317,23 @@ class _Batch:
         joined = torch.cat(states, -1) if len(states) > 1 else states[0]
         self.pairs = Pairs(
             joined.to(weights.shared), weights.embedded(tokens), rows, at, first, last, read, in_memory, memory,
-            lengths, min(int((before + lengths).max()), memory.ring), numbers,
-            sum([BEAM + each.shape[2] for each in drafted]),
+            lengths, min(max(counts), memory.ring), numbers, sum([BEAM + len(level[0][0]) for level in drafted]),
         )  # fmt: skip
-        # `drafted`, the nodes drafted already, level by level: parents, or -1 for padding, and tokens, [2, B, F].
-        self._samples, self._keys, self._sampled = any(samples), noise, sampled[:, None]
-        self._heats = heats.view(torch.float64).to(torch.float32)[:, None, None]
+        self._noise: tuple[torch.Tensor, torch.Tensor] | None = None
+        """Keys of the rows' noise, [2, B, levels]; whether each row samples, and its temperature, [2, B, 1]."""
+        if any(samples):
+            keys = torch.from_numpy(np.stack([_keys(row, levels) for row in asked], 1))
+            heats = torch.tensor([list(map(float, samples)), [row.sampling.temperature or 1.0 for row in asked]])
+            self._noise = keys.to(device), heats[..., None].to(device)
 
     def likeliest(self, logits: torch.Tensor, level: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The most likely tokens after nodes of this level, [B, W, V'], and their probabilities. [B, W, K] each
 
         Where a row samples, the noise of the target's own draws is added, so that both tend to the same token."""
         scores, vocabulary = logits.float(), self._weights.vocabulary
-        if self._samples:
-            noise = noise_of(self._keys[:, :, level], self._weights.vocab_size, only=vocabulary) * self._sampled
-            scores = scores / self._heats + noise[:, None]
+        if self._noise is not None:
+            keys, (sampled, heats) = self._noise
+            noise = noise_of(keys[:, :, level], self._weights.vocab_size, only=vocabulary) * sampled
+            scores = scores / heats[:, None] + noise[:, None]
         probs, best = scores.softmax(-1).topk(min(TOP_K, scores.shape[-1]))
         return best if vocabulary is None else vocabulary[best], probs
