@@ -95,6 +95,11 @@ class DraftNodes:
     features: torch.Tensor
 
 
+def sent(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy `values` to a device without waiting for what that computes."""
+    return values.to(device, non_blocking=device.type == "cuda")
+
+
 def chosen(held: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """The entries at `places` [B, W] of each row, [B, n, ...]. [B, W, ...]"""
     return held[torch.arange(len(places), device=places.device)[:, None], places]

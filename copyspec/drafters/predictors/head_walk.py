@@ -16,7 +16,7 @@ import torch
 
 from copyspec.drafters.predictors.base import Path, TokenProbs
 from copyspec.drafters.predictors.block_layers import BlockLayers
-from copyspec.drafters.predictors.head_pairs import PairMemory, PairMemoryRow, Pairs
+from copyspec.drafters.predictors.head_pairs import PairMemory, PairMemoryRow, Pairs, sent
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads
 from copyspec.options import SamplingOptions
 from copyspec.tree import EMPTY, ROOT, DraftTree
@@ -112,7 +112,7 @@ def _walked(weights: HeadWeights, batch: _Batch, levels: int) -> tuple[torch.Ten
         if isinstance(heads, ParallelHeads):
             logits = heads.logits(batch.pairs.states, weights.product)
         else:
-            mask = weights.embedded(torch.tensor([heads.mask], device=weights.embeddings.device))
+            mask = weights.embedded(torch.full((1,), heads.mask, device=weights.embeddings.device))
             logits = weights.product(heads.head_inputs(heads.features(batch.pairs, mask)))
         for level in range(heads.depth):
             best, probs = batch.likeliest(logits[:, level : level + 1], level)
@@ -298,8 +298,7 @@ class _Batch:
             [number for node in zip(*nodes, strict=True) for number in node],
             *[[number for part in level for row in part for number in row] for level in drafted],
         ]
-        packed = torch.tensor([number for part in parts for number in part])
-        packed = packed.to(device, non_blocking=device.type == "cuda")
+        packed = sent(torch.tensor([number for part in parts for number in part], device="cpu"), device)
         places, tokens, rows, at, first, last, read, in_memory, earlier, along_trees, *of_levels = torch.split(
             packed, list(map(len, parts))
         )
@@ -323,8 +322,8 @@ class _Batch:
         """Keys of the rows' noise, [2, B, levels]; whether each row samples, and its temperature, [2, B, 1]."""
         if any(samples):
             keys = torch.from_numpy(np.stack([_keys(row, levels) for row in asked], 1))
-            heats = torch.tensor([list(map(float, samples)), [row.sampling.temperature or 1.0 for row in asked]])
-            self._noise = keys.to(device), heats[..., None].to(device)
+            heats = torch.tensor([samples, [row.sampling.temperature or 1.0 for row in asked]], device="cpu")
+            self._noise = sent(keys, device), sent(heats[..., None], device)
 
     def likeliest(self, logits: torch.Tensor, level: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The most likely tokens after nodes of this level, [B, W, V'], and their probabilities. [B, W, K] each

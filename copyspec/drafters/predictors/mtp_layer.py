@@ -17,7 +17,7 @@ from torch import nn
 from transformers import Cache
 
 from copyspec.drafters.predictors.feature_layer import FEATURE_DEPTH
-from copyspec.drafters.predictors.head_pairs import DraftNodes, Pairs, chosen
+from copyspec.drafters.predictors.head_pairs import DraftNodes, Pairs, chosen, sent
 from copyspec.targets.hooks.states import LAST
 from copyspec.targets.linears import FastLinears
 
@@ -130,7 +130,7 @@ class MtpLayer(nn.Module):
         firsts = accumulate(pairs.lengths, initial=0)
         beyond = [first + place for first, n in zip(firsts, pairs.lengths, strict=False) for place in range(n - TAIL)]
         for at in range(0, len(beyond), CHUNK):
-            part = torch.tensor(beyond[at : at + CHUNK], device=states.device)
+            part = sent(torch.tensor(beyond[at : at + CHUNK], device="cpu"), states.device)
             cache = _Filling(pairs, part)
             self(states[None, part], pairs.embeddings[None, part], pairs.places[None, part], None, cache)
         taken = pairs.last[:, None] + torch.arange(1 - size, 1, device=states.device)
