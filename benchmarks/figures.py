@@ -78,18 +78,18 @@ def forms(lines: list[dict[str, Any]]) -> Values:
 
 def never_slower(report: dict[str, Any]) -> Values:
     """The least speed of copyspec, and of drafters that are wrong on purpose, on any set and device."""
-    found: Values = {}
+    figures: Values = {}
     for name in ("copyspec", "wrong"):
         values = [row["wall"] for rows in report["results"].values() for row in rows if row["method"].startswith(name)]
-        found[f"least speed, {name}"] = round(min(values), 2)
-    return found
+        figures[f"least speed, {name}"] = round(min(values), 2)
+    return figures
 
 
 def simulated(report: dict[str, Any]) -> Values:
     return {
-        f"{model}, {name}: passes": float(found["passes"])
+        f"{model}, {name}: passes": float(figures["passes"])
         for model, methods in report["found"].items()
-        for name, found in methods.items()
+        for name, figures in methods.items()
     }
 
 
@@ -112,18 +112,18 @@ def answered(report: dict[str, Any]) -> Values:
 def surveyed(report: dict[str, Any]) -> Values:
     from benchmarks.spec_bench import lines
 
-    found = list(lines(report))
-    return {f"{line.method}: tokens per pass": round(line.tokens_per_pass, 2) for line in found} | {
-        f"{line.method}: equal": line.equal for line in found if line.equal
+    listed = list(lines(report))
+    return {f"{line.method}: tokens per pass": round(line.tokens_per_pass, 2) for line in listed} | {
+        f"{line.method}: equal": line.equal for line in listed if line.equal
     }
 
 
 def retrieved(report: dict[str, Any]) -> Values:
     """Whether outputs are those of the plain form."""
     return {
-        f"{table['index']}, {each['method']}: equal": "yes" if each["equal"] else "no"
+        f"{table['index']}, {method['method']}: equal": "yes" if method["equal"] else "no"
         for table in report["tables"]
-        for each in table["methods"]
+        for method in table["methods"]
     }
 
 
@@ -136,12 +136,12 @@ def applied(report: dict[str, Any]) -> Values:
 
 
 def sped(report: dict[str, Any]) -> Values:
-    found: Values = {}
+    values: Values = {}
     for one in report["sets"]:
         (own,) = (method for method in one["methods"] if method["method"] == "copyspec")
-        found[f"{one['name']}: equal"] = "yes" if own["equal"] else "no"
-        found[f"{one['name']}: tokens a pass"] = round(own["mean_acceptance_length"], 2)
-    return found
+        values[f"{one['name']}: equal"] = "yes" if own["equal"] else "no"
+        values[f"{one['name']}: tokens a pass"] = round(own["mean_acceptance_length"], 2)
+    return values
 
 
 JSON = "--json OUT/figures.json"
@@ -232,9 +232,9 @@ def compared(figure: Figure, values: Values) -> Values:
     return {name: value for name, value in values.items() if isinstance(value, str) or not figure.runs_model}
 
 
-def differing(figure: Figure, found: Values, stored: Values) -> list[str]:
+def differing(figure: Figure, values: Values, stored: Values) -> list[str]:
     """Return the names of the values that are not the stored ones."""
-    ours, known = compared(figure, found), compared(figure, stored)
+    ours, known = compared(figure, values), compared(figure, stored)
     return [name for name in dict.fromkeys([*ours, *known]) if ours.get(name) != known.get(name)]
 
 
@@ -266,28 +266,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=[figure.name for figure in FIGURES], help="run only these")
     parser.add_argument("--write", action="store_true", help="store the figures instead of comparing them")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     stored: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
     begun, wrong = time.perf_counter(), 0
     for figure in FIGURES:
-        if given.only and figure.name not in given.only:
+        if options.only and figure.name not in options.only:
             continue
         since = time.perf_counter()
         with tempfile.TemporaryDirectory() as out:
             try:
-                found = figure.run(Path(out))
+                values = figure.run(Path(out))
             except RuntimeError as error:
                 print(f"\n{figure.name} FAILED: {error}", flush=True)
                 wrong += 1
                 continue
         print(f"\n{figure.name} (docs/{figure.page}), {time.perf_counter() - since:.0f} s", flush=True)
-        others = [] if given.write else differing(figure, found, stored.get(figure.name, {}))
-        for name, value in found.items():
+        others = [] if options.write else differing(figure, values, stored.get(figure.name, {}))
+        for name, value in values.items():
             print(f"  {name}: {value}" + (f"  NOT {stored.get(figure.name, {}).get(name)}" * (name in others)))
         wrong += len(others)
-        stored[figure.name] = found
+        stored[figure.name] = values
     print(f"\n{time.perf_counter() - begun:.0f} s, {wrong or 'nothing'} other than in the docs")
-    if given.write:
+    if options.write:
         write_json(RESULTS, {figure.name: stored[figure.name] for figure in FIGURES if figure.name in stored})
     return int(wrong > 0)
 

@@ -115,13 +115,13 @@ def measure_all(repeats: int) -> dict[str, float]:
     import torch
 
     torch.set_num_threads(1)
-    found: dict[str, float] = {}
+    medians: dict[str, float] = {}
     for drafts in (True, False):
         for rows in (1, 8, 32):
             measure(rows, drafts=drafts)  # warm-up: the first passes of each shape allocate memory
             times = [measure(rows, drafts=drafts) for _ in range(repeats)]
-            found[f"{'edits' if drafts else 'plain'}, {rows} rows"] = round(median(times) * 1e6, 1)
-    return found
+            medians[f"{'edits' if drafts else 'plain'}, {rows} rows"] = round(median(times) * 1e6, 1)
+    return medians
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -147,13 +147,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             done = subprocess.run(command, env=environment, cwd=checkout, capture_output=True, text=True, check=True)
             runs[name].append(json.loads(done.stdout.splitlines()[-1]))
     report = {
-        name: {each: round(median(run[each] for run in of_it), 1) for each in of_it[0]} for name, of_it in runs.items()
+        name: {figure: round(median(run[figure] for run in of_it), 1) for figure in of_it[0]}
+        for name, of_it in runs.items()
     }
     if options.beside:
-        report["ratio"] = {each: round(report["this"][each] / report["beside"][each], 3) for each in report["this"]}
+        report["ratio"] = {
+            figure: round(report["this"][figure] / report["beside"][figure], 3) for figure in report["this"]
+        }
     print(f"{'microseconds a pass':24}" + "".join(f"{name:>10}" for name in report))
-    for each in report["this"]:
-        print(f"{each:24}" + "".join(f"{report[name][each]:>10}" for name in report))
+    for figure in report["this"]:
+        print(f"{figure:24}" + "".join(f"{report[name][figure]:>10}" for name in report))
     if options.json:
         options.json.write_text(json.dumps({"command": "python -m benchmarks.overhead", **report}, indent=1) + "\n")
     return 0

@@ -55,7 +55,7 @@ def methods(folders: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
     `folders` maps methods that need trained weights to their folder. Outputs of methods with a temperature or a
     lossy rule are not compared."""
     early: dict[str, Any] = {"draft_model": "layers:10"}
-    found: dict[str, dict[str, Any]] = {
+    settings: dict[str, dict[str, Any]] = {
         PLAIN: {"drafter": "none"},
         AGAIN: {"drafter": "none"},
         "copy": {"drafter": "copy"},
@@ -73,20 +73,20 @@ def methods(folders: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
     }
     for name, prefix in TRAINED.items():
         if folder := folders.get(name):
-            found[name] = {"drafter": "model", "draft_model": f"{prefix}{folder}"}
-            found[f"copy + {name}"] = {"draft_model": f"{prefix}{folder}"}
+            settings[name] = {"drafter": "model", "draft_model": f"{prefix}{folder}"}
+            settings[f"copy + {name}"] = {"draft_model": f"{prefix}{folder}"}
     if folder := folders.get("datastore"):
-        found["rest"] = {"drafter": "model", "datastore": Datastore(folder)}
+        settings["rest"] = {"drafter": "model", "datastore": Datastore(folder)}
     if folder := folders.get("heads"):
-        found["copy + heads + pool"] = {"draft_model": f"heads:{folder}", "drafter": ["auto", literature.Pool()]}
-    found["plain, sampled"] = {"drafter": "none", **SAMPLED}
-    found["copy, sampled"] = {"drafter": "copy", **SAMPLED}
-    found["copy, k-sequential"] = {"drafter": "copy", "rule": literature.KSequential(), **SAMPLED}
+        settings["copy + heads + pool"] = {"draft_model": f"heads:{folder}", "drafter": ["auto", literature.Pool()]}
+    settings["plain, sampled"] = {"drafter": "none", **SAMPLED}
+    settings["copy, sampled"] = {"drafter": "copy", **SAMPLED}
+    settings["copy, k-sequential"] = {"drafter": "copy", "rule": literature.KSequential(), **SAMPLED}
     for name, rule in LOSSY.items():
-        found[name] = {"drafter": "copy", "rule": rule}
-    found["contrast, plain"] = {"drafter": "none", "rule": literature.Contrast("layers:10")}
-    found["contrast"] = {"rule": literature.Contrast("layers:10")}
-    return found
+        settings[name] = {"drafter": "copy", "rule": rule}
+    settings["contrast, plain"] = {"drafter": "none", "rule": literature.Contrast("layers:10")}
+    settings["contrast"] = {"rule": literature.Contrast("layers:10")}
+    return settings
 
 
 TRAINED = {
@@ -117,14 +117,14 @@ def read_given(file: Path) -> list[Transcript]:
     if not file.is_file():
         raise ValueError(f"--prompts: there is no file {str(file)!r}")
     if file.name.endswith((".jsonl", ".jsonl.gz")):
-        given = read_rows(file, "prompt")
+        rows = read_rows(file, "prompt")
     else:
-        given = [{"prompt": line} for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    if not given:
+        rows = [{"prompt": line} for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not rows:
         raise ValueError(f"--prompts: {str(file)!r} holds no prompt")
     name = file.name.partition(".")[0]
     common = {"task": name, "model": "", "references": [], "output": ""}
-    return [transcript({"id": f"{name}:{at}"} | common | row) for at, row in enumerate(given)]
+    return [transcript({"id": f"{name}:{at}"} | common | row) for at, row in enumerate(rows)]
 
 
 def read_recorded(folder: Path) -> list[Transcript]:
@@ -148,16 +148,16 @@ def chosen_prompts(
     rows: Sequence[Transcript], engine: copyspec.Engine, per_group: int, most: int
 ) -> dict[str, list[Case]]:
     """Choose prompts of each group: one per question, of at most `most` tokens."""
-    found: dict[str, list[Case]] = {group: [] for group in GROUPS}
+    by_group: dict[str, list[Case]] = {group: [] for group in GROUPS}
     seen: set[tuple[str, str]] = set()
     for row in sorted(rows, key=lambda row: row.group):  # groups are hashes: an arbitrary order, but reproducible
-        cases, case = found.setdefault(group_of(row), []), case_of(row)
+        cases, case = by_group.setdefault(group_of(row), []), case_of(row)
         if len(cases) == per_group or (group_of(row), row.group) in seen:
             continue
         if len(engine.codec.encode_chat(case.chat).ids) <= most:
             seen.add((group_of(row), row.group))
             cases.append(case)
-    return {group: cases for group, cases in found.items() if cases}
+    return {group: cases for group, cases in by_group.items() if cases}
 
 
 def said(groups: Mapping[str, Sequence[Case]], rows: int, per_group: int, most: int) -> str:
@@ -203,13 +203,13 @@ def lines(report: Mapping[str, Any]) -> Iterator[Line]:
     """Compute the figures of each method on the prompts for which it and its baseline have results."""
     for name in report["methods"]:
         base = BASES.get(name, PLAIN)
-        prompts = [each for each in report["prompts"] if name in each["runs"] and base in each["runs"]]
-        runs = [each["runs"][name] for each in prompts]
+        prompts = [prompt for prompt in report["prompts"] if name in prompt["runs"] and base in prompt["runs"]]
+        runs = [prompt["runs"][name] for prompt in prompts]
         if not runs:
             continue
-        groups = {group: [each for each in prompts if each["group"] == group] for group in groups_of(report)}
-        faster = {group: _ratio(each, name, base) for group, each in groups.items() if each}
-        same = sum(each["runs"][name]["tokens"] == each["runs"][base]["tokens"] for each in prompts)
+        groups = {group: [prompt for prompt in prompts if prompt["group"] == group] for group in groups_of(report)}
+        faster = {group: _ratio(prompts, name, base) for group, prompts in groups.items() if prompts}
+        same = sum(prompt["runs"][name]["tokens"] == prompt["runs"][base]["tokens"] for prompt in prompts)
         yield Line(
             name,
             sum(len(one["tokens"]) for one in runs) / sum(one["passes"] for one in runs),
@@ -220,16 +220,16 @@ def lines(report: Mapping[str, Any]) -> Iterator[Line]:
 
 def groups_of(report: Mapping[str, Any]) -> list[str]:
     """The groups that have prompts: Spec-Bench's in its order, then others."""
-    held = dict.fromkeys(each["group"] for each in report["prompts"])
-    return [*(group for group in GROUPS if group in held), *(group for group in held if group not in GROUPS)]
+    present = dict.fromkeys(prompt["group"] for prompt in report["prompts"])
+    return [*(group for group in GROUPS if group in present), *(group for group in present if group not in GROUPS)]
 
 
 def table(report: Mapping[str, Any]) -> str:
     """Format Markdown tables with a line per method: tokens per pass over all groups, and speed-up by group. Lossy
     rules have a second one."""
-    found = list(lines(report))
-    lossless = [line for line in found if line.method not in LOSSY]
-    lossy = [line for line in found if line.method in LOSSY]
+    listed = list(lines(report))
+    lossless = [line for line in listed if line.method not in LOSSY]
+    lossy = [line for line in listed if line.method in LOSSY]
     parts = [_table(lossless, groups_of(report), equal=True)] if lossless else []
     if lossy:
         parts.append("Rules that write other text than the model:")
@@ -237,12 +237,12 @@ def table(report: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def _table(found: Sequence[Line], groups: Sequence[str], *, equal: bool) -> str:
+def _table(table_lines: Sequence[Line], groups: Sequence[str], *, equal: bool) -> str:
     written = [
         f"| method | tokens per pass | {' | '.join(groups)} | all |{' equal |' if equal else ''}",
         "|---|--:|" + "--:|" * (len(groups) + 1) + ("---|" if equal else ""),
     ]
-    for line in found:
+    for line in table_lines:
         times = " | ".join(f"{line.faster[one]:.2f}x" if one in line.faster else "" for one in (*groups, "all"))
         written.append(f"| {line.method} | {line.tokens_per_pass:.2f} | {times} |{f' {line.equal} |' if equal else ''}")
     return "\n".join(written)
@@ -251,8 +251,8 @@ def _table(found: Sequence[Line], groups: Sequence[str], *, equal: bool) -> str:
 def _ratio(prompts: Sequence[Mapping[str, Any]], name: str, base: str) -> float:
     """Speed-up per token, since outputs of lossy methods differ in length."""
     per_token: list[float] = [
-        sum(each["runs"][one]["seconds"] for each in prompts)
-        / sum(len(each["runs"][one]["tokens"]) for each in prompts)
+        sum(prompt["runs"][one]["seconds"] for prompt in prompts)
+        / sum(len(prompt["runs"][one]["tokens"]) for prompt in prompts)
         for one in (base, name)
     ]
     return per_token[0] / per_token[1]
@@ -280,54 +280,54 @@ def main() -> int:
         "--json", type=Path, help="results file, written after every prompt; an existing one is resumed"
     )
     parser.add_argument("--report", type=Path, help="print the table of this results file without running anything")
-    given = parser.parse_args()
-    if given.report:
-        if not given.report.is_file():
-            parser.error(f"--report: there is no file {str(given.report)!r}; a run with --json writes it")
-        print(table(json.loads(given.report.read_text(encoding="utf-8"))))
+    args = parser.parse_args()
+    if args.report:
+        if not args.report.is_file():
+            parser.error(f"--report: there is no file {str(args.report)!r}; a run with --json writes it")
+        print(table(json.loads(args.report.read_text(encoding="utf-8"))))
         return 0
     folders = {
-        "heads": given.heads, "parallel heads": given.parallel, "eagle": given.features, "student": given.student,
-        "datastore": given.datastore,
+        "heads": args.heads, "parallel heads": args.parallel, "eagle": args.features, "student": args.student,
+        "datastore": args.datastore,
     }  # fmt: skip
     chosen = methods(folders)
-    for name in given.methods or ():
+    for name in args.methods or ():
         if name not in chosen:
             parser.error(f"--methods: no method {name!r}, or no folder for it; there are {', '.join(chosen)}")
     try:
-        rows = read_given(given.prompts) if given.prompts else read_recorded(given.transcripts)
+        rows = read_given(args.prompts) if args.prompts else read_recorded(args.transcripts)
     except ValueError as error:
         parser.error(str(error))
-    chosen = {name: options for name, options in chosen.items() if not given.methods or name in given.methods}
-    torch.set_num_threads(given.threads)
+    chosen = {name: options for name, options in chosen.items() if not args.methods or name in args.methods}
+    torch.set_num_threads(args.threads)
     names = ("model", "dtype", "max_new_tokens", "max_prompt", "threads")
-    head: dict[str, Any] = {**{name: getattr(given, name) for name in names}, **conditions()}
+    head: dict[str, Any] = {**{name: getattr(args, name) for name in names}, **conditions()}
     head["folders"] = {name: folder for name, folder in folders.items() if folder is not None}
-    before = resumed(given.json, head)
+    before = resumed(args.json, head)
     report: dict[str, Any] = {"methods": list(dict.fromkeys([*before.get("methods", []), *chosen]))}
     report |= {"prompts": before.get("prompts", []), **head, "folders": before.get("folders", {}) | head["folders"]}
     report["command"] = command_line("benchmarks.spec_bench")
-    engine = copyspec.load(given.model, dtype=given.dtype)
-    engine.threads = given.threads
-    held = {each["id"]: each for each in report["prompts"]}
-    groups = chosen_prompts(rows, engine, given.per_group, given.max_prompt)
+    engine = copyspec.load(args.model, dtype=args.dtype)
+    engine.threads = args.threads
+    by_id = {prompt["id"]: prompt for prompt in report["prompts"]}
+    groups = chosen_prompts(rows, engine, args.per_group, args.max_prompt)
     if not groups:
-        parser.error(f"no prompt has at most {given.max_prompt} tokens: raise --max-prompt")
-    print(said(groups, len(rows), given.per_group, given.max_prompt), file=sys.stderr)
-    for place in range(given.per_group):
+        parser.error(f"no prompt has at most {args.max_prompt} tokens: raise --max-prompt")
+    print(said(groups, len(rows), args.per_group, args.max_prompt), file=sys.stderr)
+    for place in range(args.per_group):
         for group, cases in groups.items():
             if place >= len(cases):
                 continue
             case = cases[place]
-            if case.id not in held:
-                held[case.id] = {"id": case.id, "group": group, "runs": {}}
-                report["prompts"].append(held[case.id])
+            if case.id not in by_id:
+                by_id[case.id] = {"id": case.id, "group": group, "runs": {}}
+                report["prompts"].append(by_id[case.id])
             for name, options in chosen.items():
-                if name not in held[case.id]["runs"]:
+                if name not in by_id[case.id]["runs"]:
                     run(engine, case, options, 4)
-                    held[case.id]["runs"][name] = run(engine, case, options, given.max_new_tokens)
-                    if given.json is not None:
-                        write_json(given.json, report)
+                    by_id[case.id]["runs"][name] = run(engine, case, options, args.max_new_tokens)
+                    if args.json is not None:
+                        write_json(args.json, report)
     print(table(report))
     return 0
 

@@ -126,9 +126,9 @@ def tokenise(row: Transcript, tokenizer: Tokenizer, eos: int) -> TokenRow:
         return list(encoded.ids), list(encoded.offsets)
 
     blocks = []
-    for found in find_blocks(row.prompt):
-        block = encode_block(row.prompt, found, place)
-        blocks.append(Source(block.ids, "block", block.starts, (found.start, found.stop), block.ends, block.asks))
+    for span in find_blocks(row.prompt):
+        block = encode_block(row.prompt, span, place)
+        blocks.append(Source(block.ids, "block", block.starts, (span.start, span.stop), block.ends, block.asks))
     return TokenRow(
         encode(row.prompt),
         [encode(text) for text in row.references],
@@ -157,15 +157,15 @@ def breaks(tokenizer: Tokenizer) -> frozenset[int]:
 
 def _files(given_paths: Iterable[str | Path]) -> list[Path]:
     paths, files = list(given_paths), list[Path]()
-    for given in paths:
-        path = Path(given)
+    for name in paths:
+        path = Path(name)
         if path.is_dir():
             files.extend(sorted(path.glob("*.jsonl.gz")))
         elif path.is_file():
             files.append(path)
         else:
             raise ValueError(
-                f"no transcripts at {str(given)!r}: give .jsonl.gz files or folders that hold them; {INPUTS}"
+                f"no transcripts at {str(name)!r}: give .jsonl.gz files or folders that hold them; {INPUTS}"
             )
     if not files:
         raise ValueError(f"no .jsonl.gz file among the transcripts given: {', '.join(map(str, paths))}; {INPUTS}")

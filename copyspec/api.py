@@ -134,7 +134,7 @@ class Registry:
             with self._lock:
                 self._loading.pop(key, None)
                 self._engines[key] = engine
-                others = [each for each in self._engines if each not in (key, keep)]  # least recently used first
+                others = [other for other in self._engines if other not in (key, keep)]  # least recently used first
                 for other in others[: max(0, len(self._engines) - self.max_loaded)]:
                     del self._engines[other]  # not unloaded: a caller may use it; it is freed with the last reference
 
@@ -352,10 +352,10 @@ def unload(model: str | os.PathLike[str] | PreTrainedModel | Engine | None = Non
     if isinstance(model, (str, os.PathLike)):
         model = resolve_name(model)
     _STATE.defaults.clear()
-    found = _STATE.registry.forget(model)
+    forgotten = _STATE.registry.forget(model)
     if isinstance(model, Engine):
         model.unload()
-    elif model is not None and not found:
+    elif model is not None and not forgotten:
         names = ", ".join(map(repr, _STATE.registry.names()))
         raise ValueError(f"no such model is loaded: {shown(model)}; loaded: {names or 'none'}")
 
@@ -389,9 +389,11 @@ def _engine(options: Mapping[str, object], *, corrects: bool = False) -> Engine:
         chosen = _choice({**loading, "model": configured})
     elif configured is not None:
         standard = ModelChoice(configured.model)
-        kept = {field.name: getattr(configured, field.name) for field in fields(configured)}
-        kept = {name: value for name, value in kept.items() if name == "model" or value != getattr(standard, name)}
-        chosen = _choice(kept | loading)
+        settings = {field.name: getattr(configured, field.name) for field in fields(configured)}
+        settings = {
+            name: value for name, value in settings.items() if name == "model" or value != getattr(standard, name)
+        }
+        chosen = _choice(settings | loading)
     elif "adapter" in loading and not os.environ.get(MODEL_VARIABLE) and _names_base(loading["adapter"]):
         adapter = loading.pop("adapter")
         chosen = _choice({**loading, "model": adapter})

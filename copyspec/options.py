@@ -117,8 +117,8 @@ class StaticOptions:
             raise ValueError(f'use must be "auto", "always" or "never", got {self.use!r}')
         if self.attention not in ("auto", "masks", "tree"):
             raise ValueError(f'attention must be "auto", "masks" or "tree", got {self.attention!r}')
-        given = {name: "True" for name in ("graphs", "compile", "exact") if getattr(self, name)}
-        given |= {"attention": f'"{self.attention}"'} if self.attention != "auto" else {}
-        for name, value in given.items():
+        options = {name: "True" for name in ("graphs", "compile", "exact") if getattr(self, name)}
+        options |= {"attention": f'"{self.attention}"'} if self.attention != "auto" else {}
+        for name, value in options.items():
             if self.use == "never":
                 raise ValueError(f'{name}={value} needs static passes: give use="auto" or use="always" too')

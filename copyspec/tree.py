@@ -72,8 +72,8 @@ class DraftTree:
         left = {ROOT: depth}  # by node: levels below it that are kept
         for node, parent in enumerate(self.parents):
             left[node] = left[parent] - 1
-        kept = [node for node, levels in left.items() if node != ROOT and levels >= 0]
-        return self if len(kept) == len(self.tokens) else self.in_order(kept)
+        nodes = [node for node, levels in left.items() if node != ROOT and levels >= 0]
+        return self if len(nodes) == len(self.tokens) else self.in_order(nodes)
 
     def in_order(self, order: Sequence[int]) -> DraftTree:
         """The subtree of the nodes in `order`, stored in that order; the parent of each must come before it there."""

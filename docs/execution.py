@@ -47,8 +47,8 @@ class Block:
 
 def blocks(text: str, language: str = "") -> list[Block]:
     """Return the fenced blocks of a page, of one language or of all."""
-    found = [Block(each[1], each[2], each.start(), each.end()) for each in _FENCE.finditer(text)]
-    return [each for each in found if language in ("", each.language)]
+    fenced = [Block(match[1], match[2], match.start(), match.end()) for match in _FENCE.finditer(text)]
+    return [block for block in fenced if language in ("", block.language)]
 
 
 def commands(block: Block) -> list[str]:
@@ -114,16 +114,16 @@ def run_commands(block: Block, scratch: Path) -> Iterator[tuple[str, str, str]]:
 
     for command in commands(block):
         moved = command.replace("/tmp/", f"{scratch}/")
-        found = _COMMAND.match(moved)
-        if found is None:
+        match = _COMMAND.match(moved)
+        if match is None:
             subprocess.run(moved, shell=True, cwd=ROOT, check=True, timeout=60)
             continue
         feed = b""
-        if found["feed"]:
-            feed = subprocess.run(found["feed"], shell=True, capture_output=True, check=True, timeout=60).stdout
+        if match["feed"]:
+            feed = subprocess.run(match["feed"], shell=True, capture_output=True, check=True, timeout=60).stdout
         with captured(feed) as streams:
-            status = main(shlex.split(found["arguments"]))
-        if status and not found["may_fail"]:
+            status = main(shlex.split(match["arguments"]))
+        if status and not match["may_fail"]:
             raise BlockError(f"{command}: exit status {status}\n{streams.err()}")
         yield command, streams.out(), streams.err()
 

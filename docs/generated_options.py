@@ -51,9 +51,9 @@ class Option:
 def options() -> list[Option]:
     """Return every option, in the order of the source."""
     tree = ast.parse(SOURCE.read_text(encoding="utf-8"))
-    found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "CallOptions")
+    options_class = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "CallOptions")
     result = []
-    for node, following in zip(found.body, found.body[1:], strict=False):
+    for node, following in zip(options_class.body, options_class.body[1:], strict=False):
         if not isinstance(node, ast.AnnAssign) or "init=False" in ast.unparse(node):
             continue
         assert isinstance(node.target, ast.Name)
@@ -65,18 +65,18 @@ def options() -> list[Option]:
 def keywords() -> str:
     """Format `copyspec.engine.asking.keywords`. Every option also accepts None, which stands for the default."""
     lines = []
-    for each in options():
-        annotation = each.annotation.replace("'", '"')
+    for option in options():
+        annotation = option.annotation.replace("'", '"')
         annotation += "" if "None" in annotation else " | None"
-        doc = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", each.doc)
-        lines += [f"    {each.name}: {annotation}", f'    """{doc}"""']
+        doc = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", option.doc)
+        lines += [f"    {option.name}: {annotation}", f'    """{doc}"""']
     return HEADER + "\n".join(lines) + "\n"
 
 
 def table() -> str:
     """Format the rows of docs/api.md."""
     rows = ["| option | meaning |", "|---|---|"]
-    for each in options():
-        doc = " ".join(each.doc.split()).replace("|", "\\|")
-        rows.append(f"| `{each.name}` | {doc} |")
+    for option in options():
+        doc = " ".join(option.doc.split()).replace("|", "\\|")
+        rows.append(f"| `{option.name}` | {doc} |")
     return "\n".join(rows)

@@ -68,7 +68,7 @@ def help_texts() -> str:
     blocks = []
     for line in done.stdout.splitlines():
         name, shown = json.loads(line)
-        text = "\n".join(each.rstrip() for each in shown.strip("\n").splitlines())
+        text = "\n".join(line.rstrip() for line in shown.strip("\n").splitlines())
         blocks.append(f"## `{name}`\n\n```text\n{text.strip()}\n```")
     return "\n\n".join(blocks)
 
@@ -127,9 +127,9 @@ def _real_section(report: dict[str, Any]) -> tuple[list[str], str]:
     rows = []
     for task in dict.fromkeys(run["task"] for run in report["runs"]):
         runs = [run for run in report["runs"] if run["task"] == task]
-        found = figures(runs, ("generate", "lookup", "plain"))
-        over = _speedups(*(found[f"over {name}{suffix}"] for name in ("generate", "lookup", "plain")))
-        cells = [f"{report['model']}, {task.replace('_', ' ')}", _precision(report), f"{found['tokens a pass']:.1f}"]
+        values = figures(runs, ("generate", "lookup", "plain"))
+        over = _speedups(*(values[f"over {name}{suffix}"] for name in ("generate", "lookup", "plain")))
+        cells = [f"{report['model']}, {task.replace('_', ' ')}", _precision(report), f"{values['tokens a pass']:.1f}"]
         rows.append(f"| {' | '.join([*cells, *over, equal(runs)])} |")
     return rows, f"{report['dtype']}: {threads}, {processor}, {repeats}"
 
@@ -137,7 +137,7 @@ def _real_section(report: dict[str, Any]) -> tuple[list[str], str]:
 def _speedups(generate: float | None, lookup: float | None, plain: float) -> list[str]:
     """Return the cells of the four speedups: by copying, by layers, by both, over prompt lookup."""
     layers = None if generate is None else generate / plain
-    return ["" if each is None else f"{each:.2f}x" for each in (plain, layers, generate, lookup)]
+    return ["" if value is None else f"{value:.2f}x" for value in (plain, layers, generate, lookup)]
 
 
 def _rows(report: dict[str, object]) -> list[str]:
@@ -162,10 +162,10 @@ def _file_rows(report: dict[str, Any]) -> list[str]:
     """Return a row per kind of file corrected by `copyspec gec`: CPU time relative to batches of the same size."""
     rows = []
     model = "bundled" if report["model"] == "default" else report["model"]
-    for kind, found in report["inputs"].items():
-        own = found["copied"]
-        over = {name: found[name]["cpu_seconds"] / own["cpu_seconds"] for name in ("plain", "hf") if name in found}
-        equal = "yes" if not own["differing"] else f"{found['texts'] - own['differing']} of {found['texts']}"
+    for kind, methods in report["inputs"].items():
+        own = methods["copied"]
+        over = {name: methods[name]["cpu_seconds"] / own["cpu_seconds"] for name in ("plain", "hf") if name in methods}
+        equal = "yes" if not own["differing"] else f"{methods['texts'] - own['differing']} of {methods['texts']}"
         cells = [_precision(report), "", *_speedups(over.get("hf"), None, over["plain"]), equal]
         rows.append(f"| {model}, file: {kind} | {' | '.join(cells)} |")
     return rows
@@ -177,7 +177,7 @@ def between(text: str, name: str, content: str) -> str:
     if not pattern.search(text):
         raise ValueError(f"the text has no markers <!-- {name}:begin --> and <!-- {name}:end -->")
     body = f"\n{content}\n\n" if content else ""
-    return pattern.sub(lambda found: found[1] + body + found[2], text)
+    return pattern.sub(lambda match: match[1] + body + match[2], text)
 
 
 def replayed() -> Iterator[tuple[str, str, Callable[[], str]]]:
@@ -220,7 +220,7 @@ def node_prices() -> str:
         tables = [table for table in report["tables"] if (table["threads"], table.get("rows", 1)) == (1, 1)]
         for table in tables:
             of_torch, of_module = (
-                {each["tokens"]: each["cpu_seconds"] for each in way} for way in table["prices"].values()
+                {price["tokens"]: price["cpu_seconds"] for price in way} for way in table["prices"].values()
             )
             where = f"{machine}, " if table is tables[0] else ""
             for seconds, way in ((of_torch, "PyTorch's products"), (of_module, "copyspec")):

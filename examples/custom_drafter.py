@@ -19,8 +19,8 @@ class KnownCorrections:
 
     def propose(self, budget: copyspec.Budget) -> copyspec.DraftTree:
         last = self._output[-3:]
-        found = (at for at in range(len(last), len(self._text)) if self._text[at - len(last) : at] == last)
-        at = next(found, len(self._text))
+        matches = (at for at in range(len(last), len(self._text)) if self._text[at - len(last) : at] == last)
+        at = next(matches, len(self._text))
         return copyspec.DraftTree.of_chain(self._text[at : at + budget.max_nodes])
 
     def accept(self, tokens: Sequence[int]) -> None:

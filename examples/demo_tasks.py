@@ -27,12 +27,12 @@ def tasks(real: bool) -> list[Task]:
     question = QUESTIONS[real]
     essay = (TEXTS / "essay.txt").read_text(encoding="utf-8").splitlines()[0]
     corpus = (TEXTS / ("style_guide.txt" if real else "passages.txt")).read_text(encoding="utf-8").splitlines()
-    found = [hit.text for hit in BM25Retriever(corpus).search(question, k=2 if real else 1)]
-    ask = "\n\n".join([*found, f"Answer from this text: {question}"]) if real else quote_prompt(question, *found)
+    texts = [hit.text for hit in BM25Retriever(corpus).search(question, k=2 if real else 1)]
+    ask = "\n\n".join([*texts, f"Answer from this text: {question}"]) if real else quote_prompt(question, *texts)
     fix = CORRECT.format(text=essay) if real else correction_prompt(essay)
-    asked = f"QUESTION: {question} BM25 found among {len(corpus)} passages: {' / '.join(found)}"
+    asked = f"QUESTION: {question} BM25 found among {len(corpus)} passages: {' / '.join(texts)}"
     change = [*_user("Tell me about the old boat."), {"role": "assistant", "content": essay}, *_user(CHANGE)]
-    first = [Task(f"TO CORRECT: {essay}", _user(fix), edit_source=essay), Task(asked, _user(ask), references=found)]
+    first = [Task(f"TO CORRECT: {essay}", _user(fix), edit_source=essay), Task(asked, _user(ask), references=texts)]
     return [*first, Task(f"SECOND TURN: {CHANGE}", change)] if real else first
 
 

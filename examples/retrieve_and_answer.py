@@ -23,9 +23,9 @@ def main() -> None:
         for question in QUESTIONS:
             answer = pipeline(question, max_new_tokens=48)
             print(f"{question}\n{answer.text.strip()}")
-            for each in answer.citations:
-                passage = passages[each.document]
-                start, end = passage.start + each.document_start, passage.start + each.document_end
+            for citation in answer.citations:
+                passage = passages[citation.document]
+                start, end = passage.start + citation.document_start, passage.start + citation.document_end
                 print(f"  {Path(passage.document).name}, characters {start} to {end}")
 
 

@@ -89,6 +89,6 @@ def _class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
         config.is_encoder_decoder or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
     )
     table = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING if reads else MODEL_FOR_CAUSAL_LM_MAPPING
-    found: Any = table[type(config)]
-    kind: type[PreTrainedModel] = found[0] if isinstance(found, (list, tuple)) else found
+    entry: Any = table[type(config)]
+    kind: type[PreTrainedModel] = entry[0] if isinstance(entry, (list, tuple)) else entry
     return kind

@@ -23,9 +23,9 @@ class OracleModel:
         return len(text)
 
     def answers(self, inputs: Iterable[Input | None], how: Asking) -> Iterator[tuple[int, Result | NoAnswer]]:
-        for number, each in enumerate(inputs):
-            if each is not None:
-                self.asked.append(each)
+        for number, input_ in enumerate(inputs):
+            if input_ is not None:
+                self.asked.append(input_)
                 self.how.append(how)
                 yield number, self._result()
 

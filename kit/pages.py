@@ -39,14 +39,14 @@ def long_text(tokens: int, documents: int, words: Sequence[str], *, seed: int = 
         size = rng.randrange(8, 120)
         start = rng.randrange(len(texts[source]) - size)
         piece = texts[source][start : start + size]
-        ties = [TextPlace(other, at, at + size) for other, each in enumerate(texts) if (at := each.find(piece)) >= 0]
+        ties = [TextPlace(other, at, at + size) for other, text in enumerate(texts) if (at := text.find(piece)) >= 0]
         place = TextPlace(source, start, start + size)
         pieces.append(CopiedPiece(length, length + size, place, tuple(tie for tie in ties if tie != place)[:8]))
         add(piece)
         add(" " + " ".join(rng.choice(words) for _ in range(rng.randrange(1, 5))))
         add(" " if wide or rng.random() < 0.7 else ".\n\n")
     sources = (
-        SourceText(f"docs/report-{number:02}.md", "reference", number, each) for number, each in enumerate(texts)
+        SourceText(f"docs/report-{number:02}.md", "reference", number, text) for number, text in enumerate(texts)
     )
     return Provenance("".join(text), tuple(sources), tuple(pieces))
 

@@ -126,8 +126,8 @@ def conditions() -> dict[str, Any]:
     import torch
     import transformers
 
-    found = {"machine": machine(), "torch": torch.__version__, "transformers": transformers.__version__}
-    return found | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
+    facts = {"machine": machine(), "torch": torch.__version__, "transformers": transformers.__version__}
+    return facts | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
 
 
 def surroundings(device: str) -> dict[str, object]:

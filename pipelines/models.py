@@ -79,9 +79,9 @@ def engine_and_options(
     from copyspec.api import LoadOptions
 
     loading = {name: value for name, value in options.items() if name in LoadOptions.__annotations__}
-    given = {name: value for name, value in options.items() if name not in loading}
-    check_options(given, (*LoadOptions.__annotations__, *others))
-    return copyspec.load(model, **loading), given  # type: ignore[arg-type]  # load says what is wrong with them
+    call_options = {name: value for name, value in options.items() if name not in loading}
+    check_options(call_options, (*LoadOptions.__annotations__, *others))
+    return copyspec.load(model, **loading), call_options  # type: ignore[arg-type]  # load says what is wrong with them
 
 
 def correction_engine_of(model: ModelLike) -> Engine:
@@ -198,8 +198,8 @@ class LocalModel:
         """Characters that the tokenizer cannot represent; some vocabularies lack symbols."""
         if self._is_lossless:
             return ""
-        kept = set(self.engine.codec.decode(self.engine.codec.encode(text).ids))
-        return "".join(sorted({char for char in text if not char.isspace() and not char.isalnum()} - kept))
+        known = set(self.engine.codec.decode(self.engine.codec.encode(text).ids))
+        return "".join(sorted({char for char in text if not char.isspace() and not char.isalnum()} - known))
 
     def fits(self, prompt: str) -> bool:
         try:
@@ -218,12 +218,12 @@ class LocalModel:
         sources, numbers = dict[int, str | None](), count()
 
         def noted() -> Iterator[Input | None]:
-            for each in inputs:
-                if each is None:
+            for input_ in inputs:
+                if input_ is None:
                     yield None
                     continue
-                sources[next(numbers)] = each.edit_source
-                yield replace(each, earlier=earlier.ids()) if how.earlier else each
+                sources[next(numbers)] = input_.edit_source
+                yield replace(input_, earlier=earlier.ids()) if how.earlier else input_
 
         options = self._options(how)
         for index, result in self.engine.generate_each(noted(), ordered=False, skip_too_long=True, **options):

@@ -41,15 +41,15 @@ def sentences(text: str) -> list[tuple[int, int]]:
     inside numbers and URLs. Linear time. Line breaks count as white space, so pass one paragraph at a time.
     """
     borders = [match.end() for match in _CANDIDATE.finditer(text) if _ends_sentence(text, match)]
-    found = []
+    spans = []
     start = 0
     for end in [*borders, len(text)]:
         piece = text[start:end]
         if stripped := piece.strip():
             first = start + len(piece) - len(piece.lstrip())
-            found.append((first, first + len(stripped)))
+            spans.append((first, first + len(stripped)))
         start = end
-    return found
+    return spans
 
 
 def _ends_sentence(text: str, candidate: re.Match[str]) -> bool:

@@ -85,10 +85,10 @@ def in_context(texts: Sequence[str], contexts: Sequence[str] | None) -> list[str
     """Prefix each text with its context, as it is indexed. Raises ValueError if the numbers differ."""
     if contexts is None:
         return list(texts)
-    given = check_texts(contexts, "contexts")
-    if len(given) != len(texts):
-        raise ValueError(f"contexts holds {len(given)} entries for {len(texts)} texts; give one for each")
-    return [f"{context}\n{text}" if context else text for context, text in zip(given, texts, strict=True)]
+    checked = check_texts(contexts, "contexts")
+    if len(checked) != len(texts):
+        raise ValueError(f"contexts holds {len(checked)} entries for {len(texts)} texts; give one for each")
+    return [f"{context}\n{text}" if context else text for context, text in zip(checked, texts, strict=True)]
 
 
 def check_folder(folder: Folder) -> Path:
@@ -116,10 +116,10 @@ def check_k(k: int, name: str = "k") -> int:
 
 def check_ids(ids: Sequence[int], count: int) -> NDArray[np.int64]:
     """Return the ids as an array. Raises IndexError for an id that is not from 0 to `count` - 1."""
-    given = np.asarray(ids)
-    if given.size and not np.issubdtype(given.dtype, np.integer):
+    numbers = np.asarray(ids)
+    if numbers.size and not np.issubdtype(numbers.dtype, np.integer):
         raise TypeError(f"ids must be integers, got {ids!r:.80}")
-    array = given.astype(np.int64).reshape(-1)
+    array = numbers.astype(np.int64).reshape(-1)
     if len(array) and (array.min() < 0 or array.max() >= count):
         wrong = array[(array < 0) | (array >= count)]
         raise IndexError(f"id {int(wrong[0])} is not in this retriever: it holds {count} texts, ids from 0")

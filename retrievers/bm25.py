@@ -62,14 +62,14 @@ class BM25Retriever(Stored):
         """Raises ValueError if no text holds a word, for an unknown `idf`, and if `contexts` has another length."""
         if idf not in ("okapi", "lucene"):
             raise ValueError(f"idf must be 'okapi' or 'lucene', got {idf!r}")
-        held = check_texts(texts)
+        checked = check_texts(texts)
         self.idf: Idf = idf
         self._set_split(split)
         statistics = _Statistics()
-        statistics.extend([split(text) for text in in_context(held, contexts)])
+        statistics.extend([split(text) for text in in_context(checked, contexts)])
         if not statistics.words:
-            raise ValueError(f"none of the {len(held)} texts holds a word to search for")
-        self._held = _Held(held, statistics, _Postings(statistics, idf))
+            raise ValueError(f"none of the {len(checked)} texts holds a word to search for")
+        self._held = _Held(checked, statistics, _Postings(statistics, idf))
 
     def _set_split(self, split: Split) -> None:
         self._split, self._split_query = split, query_splitter(split)
@@ -83,20 +83,20 @@ class BM25Retriever(Stored):
         """Return the score of every text for `query`. [len(self)]"""
         return self._scores(self._held, query)
 
-    def _scores(self, held: _Held, query: str) -> NDArray[np.float64]:
-        scores = np.zeros(len(held.texts))
+    def _scores(self, state: _Held, query: str) -> NDArray[np.float64]:
+        scores = np.zeros(len(state.texts))
         for word in self._split_query(check_query(query)):
-            ids, weights = held.postings.of(word)
+            ids, weights = state.postings.of(word)
             scores[ids] += weights
         return scores
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
         """Return the scores of the texts `ids`, the same as in a search. [len(ids)]"""
-        held = self._held
-        wanted = check_ids(ids, len(held.texts))
+        state = self._held
+        wanted = check_ids(ids, len(state.texts))
         scores = np.zeros(len(wanted))
         for word in self._split_query(check_query(query)):
-            scores += held.postings.weights(word, wanted)
+            scores += state.postings.weights(word, wanted)
         return scores
 
     @property
@@ -119,9 +119,9 @@ class BM25Retriever(Stored):
 
     def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
         """Return at most `k` hits, best first; ties in the order of the texts. Raises ValueError for k < 1."""
-        wanted, held = check_k(k), self._held
-        scores = self._scores(held, query)
-        return [Hit(int(i), float(scores[i]), held.texts[i]) for i in best(scores, wanted)]
+        wanted, state = check_k(k), self._held
+        scores = self._scores(state, query)
+        return [Hit(int(i), float(scores[i]), state.texts[i]) for i in best(scores, wanted)]
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
         """`search` for each query."""
@@ -133,19 +133,19 @@ class BM25Retriever(Stored):
         more = check_texts(texts)
         terms = [self._split(text) for text in in_context(more, contexts)]
         with ADDING:
-            held = self._held
-            statistics = held.statistics.copy()
+            state = self._held
+            statistics = state.statistics.copy()
             statistics.extend(terms)
-            self._held = _Held([*held.texts, *more], statistics, _Postings(statistics, self.idf))
+            self._held = _Held([*state.texts, *more], statistics, _Postings(statistics, self.idf))
 
     def write_files(self, index: Saving) -> tuple[str, dict[str, object]]:
         """Write the files. Returns the fingerprint and the facts for the manifest."""
-        held = self._held
-        index.strings("texts", held.texts)
-        index.strings("words", list(held.statistics.words))
-        for name, numbers in held.statistics.arrays().items():
+        state = self._held
+        index.strings("texts", state.texts)
+        index.strings("words", list(state.statistics.words))
+        for name, numbers in state.statistics.arrays().items():
             index.array(name, numbers)
-        facts: dict[str, object] = {"texts": len(held.texts), "idf": self.idf}
+        facts: dict[str, object] = {"texts": len(state.texts), "idf": self.idf}
         if (name_ := splitter_name(self._split)) not in (None, PLAIN):
             facts["split"] = name_
         return _fingerprint(self._split), facts
@@ -213,12 +213,12 @@ class _Statistics:
         """Read the statistics of an index. Raises files.IndexFileError if they are inconsistent."""
         held_words = index.strings("words")
         arrays = {name: index.array(name, np.uint32) for name in _ARRAYS}
-        lengths, numbers, counts, held = (arrays[name].astype(np.int64) for name in _ARRAYS)
-        if not texts or len(lengths) != texts or len(held) != texts or index.manifest.facts["texts"] != texts:
-            raise index.wrong("lengths", f"{len(lengths)} and {len(held)} numbers for {texts} texts")
-        if held.sum() != len(numbers) or len(counts) != len(numbers):
-            raise index.wrong("held", f"{len(numbers)} words and {len(counts)} counts, not {held.sum()}")
-        owners = np.repeat(np.arange(texts), held)
+        lengths, numbers, counts, words_per_text = (arrays[name].astype(np.int64) for name in _ARRAYS)
+        if not texts or len(lengths) != texts or len(words_per_text) != texts or index.manifest.facts["texts"] != texts:
+            raise index.wrong("lengths", f"{len(lengths)} and {len(words_per_text)} numbers for {texts} texts")
+        if words_per_text.sum() != len(numbers) or len(counts) != len(numbers):
+            raise index.wrong("held", f"{len(numbers)} words and {len(counts)} counts, not {words_per_text.sum()}")
+        owners = np.repeat(np.arange(texts), words_per_text)
         if not np.array_equal(np.bincount(owners, weights=counts, minlength=texts), lengths) or not counts.all():
             raise index.wrong("counts", "they do not add up to the lengths of the texts")
         if not len(numbers) or len(set(held_words)) != len(held_words) or numbers.max() >= len(held_words):
@@ -284,13 +284,13 @@ class _Postings:
         texts = np.repeat(np.arange(len(lengths)), np.array(statistics.held))
         order = np.argsort(words_, kind="stable")
         texts_with = np.bincount(words_, minlength=len(statistics.words))
-        held, frequency = texts[order], counts[order]
+        ids, frequency = texts[order], counts[order]
         mean = int(lengths.sum()) / len(lengths)
         k1 = K1 if idf == "okapi" else LUCENE_K1
-        norm = frequency + k1 * (1 - B + B * lengths[held] / mean)
+        norm = frequency + k1 * (1 - B + B * lengths[ids] / mean)
         rarity = statistics.okapi_idf(texts_with) if idf == "okapi" else statistics.lucene_idf(texts_with)
         self._words = dict(statistics.words)
-        self._ids = held
+        self._ids = ids
         self._weights = np.repeat(rarity, texts_with) * (frequency * (k1 + 1) / norm)
         self._ends = np.cumsum(texts_with).tolist()
 
@@ -304,8 +304,8 @@ class _Postings:
 
     def weights(self, word: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the word's weight in each of these texts, zero for texts without it. [len(ids)]"""
-        held, weights = self.of(word)
-        if not len(held):
+        with_word, weights = self.of(word)
+        if not len(with_word):
             return np.zeros(len(ids))
-        place = np.minimum(np.searchsorted(held, ids), len(held) - 1)
-        return np.where(held[place] == ids, weights[place], 0.0)
+        place = np.minimum(np.searchsorted(with_word, ids), len(with_word) - 1)
+        return np.where(with_word[place] == ids, weights[place], 0.0)

@@ -78,18 +78,18 @@ class Corpora:
         """Return the names of all corpora, sorted, without indexes in folders whose name cannot be one."""
         if not self.folder.is_dir():
             return []
-        found = (path.parent.name for path in self.folder.glob(f"*/{files.MANIFEST}"))
-        return sorted(name for name in found if _NAME.fullmatch(name))
+        names = (path.parent.name for path in self.folder.glob(f"*/{files.MANIFEST}"))
+        return sorted(name for name in names if _NAME.fullmatch(name))
 
     def all(self, on_error: Callable[[str, Exception], object] | None = None) -> list[Corpus]:
         """Return all corpora, sorted by name. Raises files.IndexFileError for a damaged one, or leaves it out and gives
         its name and the error to `on_error`."""
-        found = []
+        corpora = []
         for name in self.names():
             failed = None
             while (state := _manifest_state(self.folder / name)) is not None:  # else it has just been removed
                 try:
-                    found.append(self._corpus(name))
+                    corpora.append(self._corpus(name))
                     break
                 except (ValueError, OSError) as error:
                     if state == failed:  # else it may have been removed and made again meanwhile
@@ -98,7 +98,7 @@ class Corpora:
                         on_error(name, error)
                         break
                     failed = state
-        return found
+        return corpora
 
     def remove(self, name: str) -> list[str]:
         """Delete a corpus; of a symbolic link, only the link. Files that do not belong to it stay with its folder, and
@@ -197,7 +197,7 @@ class Corpora:
                 for document in documents:
                     ids = tokenizer(document.text, add_special_tokens=False, verbose=False)["input_ids"]  # any length
                     known = numbers.get(document.name, ()) if store is not None and not duplicates else ()
-                    if store is not None and any(store.document(each) == ids for each in known):
+                    if store is not None and any(store.document(document) == ids for document in known):
                         skipped += 1
                         continue
                     named.append(Passage(document.name, 0, ""))
@@ -214,32 +214,32 @@ class Corpora:
 
     def _add(self, addition: _Addition) -> Corpus:
         path, before, retriever = self.path(addition.name), list[Passage](), None
-        more, given, earlier = list(addition.more), addition.stamps or {}, dict[str, str]()
+        more, new_stamps, earlier = list(addition.more), addition.stamps or {}, dict[str, str]()
         with saving(path) as index:
             if index.is_there():
-                with files.opened(path, addition.kind) as held:  # another kind is an error that names both
-                    retriever = addition.read(held)
-                    before, earlier = read_places(held, retriever.texts), read_stamps(held)
-            replaced = {file for file, stamp in given.items() if stamp != UNSTAMPED}
-            kept = [number for number, each in enumerate(before) if file_of(each, replaced) is None]
-            held_before = [before[number] for number in kept]
+                with files.opened(path, addition.kind) as stored:  # another kind is an error that names both
+                    retriever = addition.read(stored)
+                    before, earlier = read_places(stored, retriever.texts), read_stamps(stored)
+            replaced = {file for file, stamp in new_stamps.items() if stamp != UNSTAMPED}
+            remaining = [number for number, passage in enumerate(before) if file_of(passage, replaced) is None]
+            held_before = [before[number] for number in remaining]
             new, twins = (more, list[Passage]()) if addition.duplicates else _unseen(more, held_before)
             wanted = [*held_before, *new]
-            loses_text = bool({each.text for each in before}.difference(each.text for each in wanted))
-            stamps = _stamps_after(earlier, given, twins, loses_text=loses_text)
+            loses_text = bool({passage.text for passage in before}.difference(passage.text for passage in wanted))
+            stamps = _stamps_after(earlier, new_stamps, twins, loses_text=loses_text)
             if before and not wanted:
                 raise ValueError(
                     f"nothing is left to search for in {addition.name!r}: none of its files holds a text any more. The "
                     "corpus is unchanged; remove it with Corpora.remove or `copyspec index remove`"
                 )
-            if retriever is None or new or len(kept) < len(before) or stamps != earlier:
+            if retriever is None or new or len(remaining) < len(before) or stamps != earlier:
                 texts, contexts = [passage.text for passage in new], [passage.context for passage in new]
                 if retriever is None:
                     retriever = addition.made(texts, contexts)
-                elif len(kept) < len(before):
-                    numbers = {(each.text, each.context): number for number, each in enumerate(before)}
-                    again = (numbers.get((each.text, each.context)) for each in new)
-                    retriever = _rebuilt(retriever, wanted, [*kept, *again])
+                elif len(remaining) < len(before):
+                    numbers = {(passage.text, passage.context): number for number, passage in enumerate(before)}
+                    again = (numbers.get((passage.text, passage.context)) for passage in new)
+                    retriever = _rebuilt(retriever, wanted, [*remaining, *again])
                 elif new:
                     retriever.add(texts, contexts)
                 write_passages(index, wanted, stamps)
@@ -255,8 +255,8 @@ class Corpora:
         return path
 
     def _missing(self, name: str) -> ValueError:
-        held = ", ".join(map(repr, self.names())) or "none"
-        return ValueError(f"there is no corpus {name!r} in {str(self.folder)!r}; it holds {held}")
+        names = ", ".join(map(repr, self.names())) or "none"
+        return ValueError(f"there is no corpus {name!r} in {str(self.folder)!r}; it holds {names}")
 
     def _corpus(self, name: str) -> Corpus:
         with files.opened(self._existing(name)) as index:
@@ -329,10 +329,10 @@ def _there(path: Path, fingerprint: str) -> tuple[Datastore, list[Passage]]:
 def _manifest_state(folder: Path) -> tuple[int, int] | None:
     """Return what changes when the manifest of an index is replaced; None if there is none."""
     try:
-        found = (folder / files.MANIFEST).stat()
+        status = (folder / files.MANIFEST).stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def _rebuilt(retriever: _Indexed, wanted: Sequence[Passage], kept: Sequence[int | None]) -> _Indexed:
@@ -360,17 +360,17 @@ def _unseen(more: Sequence[Passage], before: Sequence[Passage]) -> tuple[list[Pa
 
 
 def _stamps_after(
-    earlier: Mapping[str, str], given: Mapping[str, str], twins: Sequence[Passage], *, loses_text: bool
+    earlier: Mapping[str, str], stamps: Mapping[str, str], twins: Sequence[Passage], *, loses_text: bool
 ) -> dict[str, str]:
-    """Return the stamps of a corpus after an addition; `given`: of the added files, "" for one that is gone.
+    """Return the stamps of a corpus after an addition; `stamps`: of the added files, "" for one that is gone.
 
     A passage that is in two files is stored once, for the first of them. The stamp of the second, whose passages are
     `twins`, begins with SHARED. When the corpus loses a text, it may be such a passage: these files are then UNSTAMPED,
     so that they are read again and give it."""
-    shared = {file_of(twin, given) for twin in twins}
+    shared = {file_of(twin, stamps) for twin in twins}
     new = {
         file: SHARED * (file in shared) + stamp
-        for file, stamp in given.items()
+        for file, stamp in stamps.items()
         if stamp != UNSTAMPED or file not in earlier
     }
     if loses_text:

@@ -108,10 +108,10 @@ class DenseRetriever(Stored):
         vectors = [self.query_vector(query) for query in check_texts(queries, "queries")]
         if not vectors:
             return []
-        found = self._index.search(np.stack(vectors), wanted)
+        results = self._index.search(np.stack(vectors), wanted)
         return [
             [Hit(i, score, self._texts[i]) for i, score in zip(ids.tolist(), scores.tolist(), strict=True)]
-            for ids, scores in found
+            for ids, scores in results
         ]
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
@@ -162,9 +162,9 @@ class DenseRetriever(Stored):
         made._set_up(self._encode, self._encode_query, index)
         made._texts = check_texts(texts)
         vectors = np.empty((len(made._texts), index.dimension), np.float32)
-        held = [(place, number) for place, number in enumerate(kept) if number is not None]
-        if held:
-            vectors[[place for place, _ in held]] = self._index.vectors([number for _, number in held])
+        pairs = [(place, number) for place, number in enumerate(kept) if number is not None]
+        if pairs:
+            vectors[[place for place, _ in pairs]] = self._index.vectors([number for _, number in pairs])
         new = [place for place, number in enumerate(kept) if number is None]
         if new:
             shown = in_context(made._texts, contexts)

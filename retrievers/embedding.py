@@ -72,8 +72,8 @@ class SentenceSettings:
         """Pool right-padded `states` [n, length, hidden] with `mask` [n, length] into vectors [n, dimension]."""
         import torch
 
-        held = mask.unsqueeze(-1).to(states.dtype)
-        count = held.sum(dim=1).clamp(min=1)
+        weights = mask.unsqueeze(-1).to(states.dtype)
+        count = weights.sum(dim=1).clamp(min=1)
         parts = []
         for mode in self.modes:
             if mode == "cls":
@@ -81,9 +81,9 @@ class SentenceSettings:
             elif mode == "lasttoken":
                 parts.append(states[torch.arange(len(states), device=states.device), mask.sum(dim=1).clamp(min=1) - 1])
             elif mode == "max":
-                parts.append(states.masked_fill(held == 0, float("-inf")).amax(dim=1).clamp(min=-1e9))
+                parts.append(states.masked_fill(weights == 0, float("-inf")).amax(dim=1).clamp(min=-1e9))
             else:
-                parts.append((states * held).sum(dim=1) / (count if mode == "mean" else count.sqrt()))
+                parts.append((states * weights).sum(dim=1) / (count if mode == "mean" else count.sqrt()))
         pooled = torch.cat(parts, dim=-1)
         for layer in self.layers:
             pooled = torch.nn.functional.linear(pooled, layer.weight, layer.bias)
@@ -99,23 +99,23 @@ def token_limit(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, na
     return min(usable, default=MAX_TOKENS)
 
 
-def sentence_settings(found: Pretrained, device: torch.device) -> SentenceSettings:
+def sentence_settings(pretrained: Pretrained, device: torch.device) -> SentenceSettings:
     """Read the settings of a model, with dense layers on `device`. Raises LoadError for unknown modules."""
-    modules = _json(found, "modules.json", list)
+    modules = _json(pretrained, "modules.json", list)
     if modules is None:
         return SentenceSettings()
-    limits = _json(found, "sentence_bert_config.json", dict) or {}
-    prompts = (_json(found, "config_sentence_transformers.json", dict) or {}).get("prompts") or {}
+    limits = _json(pretrained, "sentence_bert_config.json", dict) or {}
+    prompts = (_json(pretrained, "config_sentence_transformers.json", dict) or {}).get("prompts") or {}
     modes: tuple[str, ...] = ()
     layers: list[DenseLayer] = []
     normalizes, pools_prompts = False, True
     for module in modules:
         kind, path = _kind_and_path(module)
         if kind == "Pooling":
-            pooling = _json(found, f"{path}/config.json", dict) or {}
+            pooling = _json(pretrained, f"{path}/config.json", dict) or {}
             modes, pools_prompts = _modes(pooling), pooling.get("include_prompt") is not False
         elif kind == "Dense":
-            layers.append(_dense(found, path, device))
+            layers.append(_dense(pretrained, path, device))
         elif kind == "Normalize":
             normalizes = True
         elif kind != "Transformer":
@@ -156,11 +156,11 @@ def _modes(settings: Mapping[str, object]) -> tuple[str, ...]:
     return modes or ("mean",)
 
 
-def _dense(found: Pretrained, path: str, device: torch.device) -> DenseLayer:
+def _dense(pretrained: Pretrained, path: str, device: torch.device) -> DenseLayer:
     from safetensors.torch import load_file
 
-    settings = _json(found, f"{path}/config.json", dict) or {}
-    file = found.file(f"{path}/model.safetensors")
+    settings = _json(pretrained, f"{path}/config.json", dict) or {}
+    file = pretrained.file(f"{path}/model.safetensors")
     if file is None:
         raise LoadError(f"{path!r} has no model.safetensors; a pickle is not read: save the model again")
     try:
@@ -174,23 +174,23 @@ def _dense(found: Pretrained, path: str, device: torch.device) -> DenseLayer:
 
 
 def _prompt(prompts: object, *names: str) -> str:
-    found = [prompts.get(name) for name in names] if isinstance(prompts, dict) else []
-    return next((each for each in found if isinstance(each, str)), "")
+    candidates = [prompts.get(name) for name in names] if isinstance(prompts, dict) else []
+    return next((candidate for candidate in candidates if isinstance(candidate, str)), "")
 
 
-def _json(found: Pretrained, name: str, kind: type[_T]) -> _T | None:
-    file = found.file(name)
+def _json(pretrained: Pretrained, name: str, kind: type[_T]) -> _T | None:
+    file = pretrained.file(name)
     if file is None:
         return None
     if file.stat().st_size > 1 << 20:
         raise LoadError(f"{name} has more than 1 MB")
     try:
-        held = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise LoadError(f"{name} is not JSON: {error!s:.80}") from None
-    if not isinstance(held, kind):
+    if not isinstance(data, kind):
         raise LoadError(f"{name} holds no {kind.__name__}")
-    return held
+    return data
 
 
 class HuggingFaceEmbedder:
@@ -222,11 +222,11 @@ class HuggingFaceEmbedder:
         self.name, self.prefix = os.fspath(model), prefix
         self._batch_size = batch_size
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        found = Pretrained(self.name, trust_remote_code=trust_remote_code)
+        pretrained = Pretrained(self.name, trust_remote_code=trust_remote_code)
         try:
-            self._model = found.model(AutoModel, found.config())
-            self._tokenizer = found.tokenizer()
-            self._settings = sentence_settings(found, self._device)
+            self._model = pretrained.model(AutoModel, pretrained.config())
+            self._tokenizer = pretrained.tokenizer()
+            self._settings = sentence_settings(pretrained, self._device)
             self._settings.check_prompts(prefix)
             self._normalize = self._settings.normalizes if normalize is None else normalize
             self._set_up()
@@ -260,12 +260,12 @@ class HuggingFaceEmbedder:
         """Encode queries, with the encoder's prompt for queries if it has one. [len(queries), dimension]"""
         return self._vectors(check_texts(queries, "queries"), self.prefix or self._settings.query_prompt)
 
-    def _vectors(self, given: list[str], prefix: str) -> NDArray[np.float32]:
-        vectors = np.empty((len(given), self.dimension), np.float32)
-        order = sorted(range(len(given)), key=lambda index: len(given[index]))
-        for start in range(0, len(given), self._batch_size):
+    def _vectors(self, texts: list[str], prefix: str) -> NDArray[np.float32]:
+        vectors = np.empty((len(texts), self.dimension), np.float32)
+        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+        for start in range(0, len(texts), self._batch_size):
             part = order[start : start + self._batch_size]
-            vectors[part] = self._encoded([prefix + without_surrogates(given[index]) for index in part])
+            vectors[part] = self._encoded([prefix + without_surrogates(texts[index]) for index in part])
         return vectors
 
     def _encoded(self, texts: list[str]) -> NDArray[np.float32]:

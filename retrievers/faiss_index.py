@@ -65,13 +65,13 @@ class FaissOptions:
 
 def _read_options(index: files.Opened) -> FaissOptions:
     """Read the options of an index. A GPU is used if there is one here, wherever the index was made."""
-    given = cast("dict[str, object]", index.manifest.facts["options"])
+    settings = cast("dict[str, object]", index.manifest.facts["options"])
     try:
-        for name, value in given.items():
+        for name, value in settings.items():
             kinds = {"kind": (str,), "gpu": (bool, type(None)), "lists": (int, type(None))}.get(name, (int,))
             if type(value) not in kinds:
                 raise ValueError(f"{name} is {value!r:.40}")
-        options = FaissOptions(**given)  # type: ignore[arg-type]
+        options = FaissOptions(**settings)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise index.wrong("vectors", f"options: {error!s:.120}") from None
     return replace(options, gpu=None) if options.gpu else options
@@ -158,7 +158,7 @@ class FaissIndex:
             for start in range(0, len(rows), step):
                 part = rows[start : start + step]
                 _, ids = self._searcher.search(part, wanted)
-                candidates += [self._ordered(row, held, k) for row, held in zip(part, ids, strict=True)]
+                candidates += [self._ordered(row, row_ids, k) for row, row_ids in zip(part, ids, strict=True)]
         return candidates
 
     def vectors(self, ids: Sequence[int]) -> Vectors:
@@ -207,13 +207,13 @@ class FaissIndex:
         """The best of the candidates `ids`. Flat indexes request more until no other vector can be among the best."""
         assert self._index is not None and self._searcher is not None
         while True:
-            held = np.sort(ids[ids >= 0])  # -1 stands for missing results of HNSW and IVF
-            scores = exact_scores(query, self._index.reconstruct_batch(held), self.metric)
+            valid = np.sort(ids[ids >= 0])  # -1 stands for missing results of HNSW and IVF
+            scores = exact_scores(query, self._index.reconstruct_batch(valid), self.metric)
             order = best(scores, k)
-            if self.options.kind != "flat" or len(held) == len(self):
-                return held[order], scores[order]
+            if self.options.kind != "flat" or len(valid) == len(self):
+                return valid[order], scores[order]
             if len(scores) and scores.min() < scores[order[-1]] - tolerance(query, self._longest, self.metric):
-                return held[order], scores[order]
+                return valid[order], scores[order]
             ids = self._searcher.search(query[None], min(2 * len(ids), len(self)))[1][0]
 
     def _empty(self, lists: int = 0) -> _Index:

@@ -110,40 +110,40 @@ def parsed(content: bytes, path: Path) -> Manifest:
     """Parse the manifest file `path`. Raises IndexFileError for anything that `written` would not write."""
     where = repr(os.fspath(path))
     try:
-        found = json.loads(content, object_pairs_hook=_unique, parse_constant=_no_number)
-        checksum = found.pop("sha256", None) if isinstance(found, dict) else None
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        manifest = json.loads(content, object_pairs_hook=_unique, parse_constant=_no_number)
+        checksum = manifest.pop("sha256", None) if isinstance(manifest, dict) else None
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise IndexFileError(f"{where} is not the manifest of a copyspec index")
-        version, kind = found.get("version"), found.get("kind")
+        version, kind = manifest.get("version"), manifest.get("kind")
         if type(version) is not int or version not in READABLE:
             raise IndexFileError(
                 f"{where} has format version {reprlib.repr(version)}, this copyspec reads {VERSION}: build it again"
             )
-        if checksum != fingerprint(found):
+        if checksum != fingerprint(manifest):
             raise IndexFileError(f"{where} is damaged (its checksum differs); build the index again")
     except (ValueError, RecursionError) as error:
         raise IndexFileError(f"{where} is damaged ({error!s:.200}); build the index again") from None
-    if {*found, "sha256"} != _KEYS:
-        raise wrong_manifest(path, f"its fields are {', '.join(map(reprlib.repr, sorted(found)))}")
+    if {*manifest, "sha256"} != _KEYS:
+        raise wrong_manifest(path, f"its fields are {', '.join(map(reprlib.repr, sorted(manifest)))}")
     for name, kinds in (("kind", str), ("fingerprint", str), ("facts", dict), ("files", dict)):
-        if not isinstance(found[name], kinds):
-            raise wrong_manifest(path, f"{name!r} is {reprlib.repr(found[name])}")
+        if not isinstance(manifest[name], kinds):
+            raise wrong_manifest(path, f"{name!r} is {reprlib.repr(manifest[name])}")
     if version == 1 and kind in READABLE[VERSION] and kind not in READABLE[1]:
         raise IndexFileError(f"{where} has format version 1, this copyspec reads {VERSION} of {kind!r}: build it again")
     if kind not in READABLE[version]:
         raise IndexFileError(f"{where} is of kind {kind!r:.80}, and this copyspec knows {', '.join(READABLE[version])}")
-    files = {key: _entry(path, key, entry) for key, entry in found["files"].items()}
-    return Manifest(kind, found["fingerprint"], found["facts"], files)
+    files = {key: _entry(path, key, entry) for key, entry in manifest["files"].items()}
+    return Manifest(kind, manifest["fingerprint"], manifest["facts"], files)
 
 
-def _entry(path: Path, key: object, found: object) -> Entry:
-    if isinstance(key, str) and _FILE_KEY.fullmatch(key) and isinstance(found, list) and len(found) == 3:
-        name, size, digest = cast("list[object]", found)
+def _entry(path: Path, key: object, value: object) -> Entry:
+    if isinstance(key, str) and _FILE_KEY.fullmatch(key) and isinstance(value, list) and len(value) == 3:
+        name, size, digest = cast("list[object]", value)
         if isinstance(name, str) and isinstance(digest, str) and _DIGEST.fullmatch(digest):
             fits = digest_in(name) == digest[:12]
             if fits and type(size) is int and 0 <= size <= _LARGEST:
                 return Entry(name, size, digest)
-    raise wrong_manifest(path, f"the file {key!r:.80} is {reprlib.repr(found)}")
+    raise wrong_manifest(path, f"the file {key!r:.80} is {reprlib.repr(value)}")
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -229,8 +229,8 @@ class Opened:
         facts = self.manifest.facts
         for name in (*kinds, *facts):
             if name not in kinds or name not in facts or type(facts[name]) not in kinds[name]:
-                found = reprlib.repr(facts[name]) if name in facts else "missing"
-                raise wrong_manifest(self.folder / MANIFEST, f"the fact {name!r:.80} is {found}")
+                fact = reprlib.repr(facts[name]) if name in facts else "missing"
+                raise wrong_manifest(self.folder / MANIFEST, f"the fact {name!r:.80} is {fact}")
         return facts
 
     def check_fingerprint(self, expected: str, what: str) -> None:
@@ -292,9 +292,9 @@ class Opened:
         file.seek(0)
         return file
 
-    def _check_digest(self, key: str, found: str) -> None:
+    def _check_digest(self, key: str, actual: str) -> None:
         entry = self.manifest.files[key]
-        if found != entry.sha256:
+        if actual != entry.sha256:
             path = os.fspath(self.folder / entry.name)
             raise IndexFileError(f"{path!r} is damaged (its checksum differs); build the index again")
 
@@ -330,11 +330,11 @@ def _opened_entry(path: Path, entry: Entry) -> int:
 
 
 def _strings(content: str) -> list[str]:
-    text, found = JSONStrings(content), list[str]()
+    text, strings = JSONStrings(content), list[str]()
     text.expect("[")
     while not text.passes("]"):
-        if found:
+        if strings:
             text.expect(", ")
-        found.append(text.string())
+        strings.append(text.string())
     text.end()
-    return found
+    return strings

@@ -44,13 +44,13 @@ class HybridRetriever(Stored):
         listed = isinstance(retrievers, Iterable) and not isinstance(retrievers, str)
         check_type(listed, "retrievers", retrievers, "a list of retrievers")
         self._retrievers = tuple(retrievers)
-        for number, each in enumerate(self._retrievers):
-            check_retriever(f"retrievers[{number}]", each)
+        for number, retriever in enumerate(self._retrievers):
+            check_retriever(f"retrievers[{number}]", retriever)
         if len(self._retrievers) < 2:
             raise ValueError(f"retrievers must be at least two, got {len(self._retrievers)}")
         first = list(self._retrievers[0].texts)
-        for number, each in enumerate(self._retrievers[1:], start=1):
-            if list(each.texts) != first:
+        for number, retriever in enumerate(self._retrievers[1:], start=1):
+            if list(retriever.texts) != first:
                 raise ValueError(
                     f"retrievers[{number}] holds other texts than retrievers[0]: make both of the same list"
                 )
@@ -81,30 +81,30 @@ class HybridRetriever(Stored):
 
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
         """Return the results of `search` for each query, with one batched search per retriever."""
-        wanted, found = check_k(k), []
+        wanted, results = check_k(k), []
         for fused in self._fused(check_texts(queries, "queries")):
-            hits = [fused[each] for each in sorted(fused)]
-            found.append([hits[i] for i in best(np.array([hit.score for hit in hits]), wanted)])
-        return found
+            hits = [fused[i] for i in sorted(fused)]
+            results.append([hits[i] for i in best(np.array([hit.score for hit in hits]), wanted)])
+        return results
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
         """Return the scores of the texts `ids`, zero for texts that no retriever ranks. [len(ids)]"""
         wanted = check_ids(ids, len(self))
         (fused,) = self._fused([check_query(query)])
-        return np.array([fused[each].score if each in fused else 0.0 for each in wanted.tolist()])
+        return np.array([fused[i].score if i in fused else 0.0 for i in wanted.tolist()])
 
     def _fused(self, queries: list[str]) -> list[dict[int, Hit]]:
         """The hits of each query by id, with their fused scores."""
-        found: list[dict[int, Hit]] = [{} for _ in queries]
+        by_query: list[dict[int, Hit]] = [{} for _ in queries]
         for retriever, weight in zip(self._retrievers, self._weights, strict=True):
             no_match = getattr(retriever, "no_match", None)
-            for fused, hits in zip(found, retriever.search_batch(queries, self._depth), strict=True):
+            for fused, hits in zip(by_query, retriever.search_batch(queries, self._depth), strict=True):
                 for place, hit in enumerate(hits, start=1):
                     before = fused[hit.id].score if hit.id in fused else 0.0
                     # The ranks of texts that do not match only say in which order the texts were added.
                     gain = weight / (RANK_CONSTANT + place) if hit.score != no_match else 0.0
                     fused[hit.id] = replace(hit, score=before + gain)
-        return found
+        return by_query
 
     def add(self, texts: Sequence[str], contexts: Sequence[str] | None = None) -> None:
         """Add texts; their ids continue from the last one. `contexts`: only for retrievers of this package. Raises
@@ -115,11 +115,11 @@ class HybridRetriever(Stored):
             return
         # Encoders first, without the lock: they are slow, and if one fails, none of the retrievers has the texts.
         dense = [retriever for retriever in self._retrievers if isinstance(retriever, DenseRetriever)]
-        vectors = [each.encoded(more, contexts) for each in dense]
+        vectors = [retriever.encoded(more, contexts) for retriever in dense]
         with ADDING:
             self._check_lengths()
-            for each, encoded in zip(dense, vectors, strict=True):
-                each.append(more, encoded)
+            for retriever, encoded in zip(dense, vectors, strict=True):
+                retriever.append(more, encoded)
             for other in self._retrievers:
                 if isinstance(other, DenseRetriever):
                     continue
@@ -173,16 +173,16 @@ class HybridRetriever(Stored):
 def _checked(weights: Sequence[float]) -> tuple[float, ...]:
     """The weights as numbers. Raises TypeError or ValueError for other values, below 0 or all 0."""
     check_type(isinstance(weights, Iterable) and not isinstance(weights, str), "weights", weights, "a list of numbers")
-    found: list[float] = []
+    checked: list[float] = []
     for number, weight in enumerate(map(plain_value, weights)):
         fits = isinstance(weight, (int, float)) and not isinstance(weight, bool) and abs(weight) <= sys.float_info.max
         check_type(fits, f"weights[{number}]", weight, "a finite number")
         assert isinstance(weight, (int, float))
         check_number(f"weights[{number}]", weight, low=0.0)
-        found.append(weight)
-    if found and not any(found):
-        raise ValueError(f"weights={found} are all 0; give one retriever at least a weight")
-    return tuple(found)
+        checked.append(weight)
+    if checked and not any(checked):
+        raise ValueError(f"weights={checked} are all 0; give one retriever at least a weight")
+    return tuple(checked)
 
 
 def parts(index: files.Opened) -> tuple[files.Opened, files.Opened]:

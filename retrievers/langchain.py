@@ -114,9 +114,9 @@ class DocumentRetriever(BaseRetriever):
         """Make a retriever of these texts, optionally with metadata and an id for each."""
         if isinstance(texts, str):
             raise TypeError(f"texts must be a list of strings, got one string: write [{texts[:20]!r}]")
-        for name, given in (("metadatas", metadatas), ("ids", ids)):
-            if given is not None and len(given) != len(texts):
-                raise ValueError(f"{name} holds {len(given)} entries for {len(texts)} texts; give one for each")
+        for name, values in (("metadatas", metadatas), ("ids", ids)):
+            if values is not None and len(values) != len(texts):
+                raise ValueError(f"{name} holds {len(values)} entries for {len(texts)} texts; give one for each")
         documents = [
             Document(
                 page_content=text,
@@ -182,8 +182,8 @@ class DocumentRetriever(BaseRetriever):
             if len(rest) != len(base):
                 raise index.wrong("documents", f"{len(rest)} documents for {len(base)} texts")
         documents = [
-            Document(page_content=text, metadata=metadata, id=each)
-            for text, (each, metadata) in zip(base.texts, rest, strict=True)
+            Document(page_content=text, metadata=metadata, id=name)
+            for text, (name, metadata) in zip(base.texts, rest, strict=True)
         ]
         passes = filter if isinstance(saved_filter, str) or filter is not None else saved_filter
         return cls.over(base, documents, k=saved_k if k is None else k, filter=passes)
@@ -231,9 +231,9 @@ class DocumentRetriever(BaseRetriever):
             )
 
     def _document(self, hit: Hit) -> Document:
-        found = self.documents[hit.id]
-        name = found.id if found.id is not None else str(hit.id)
-        return Document(page_content=hit.text, metadata={**found.metadata, "score": hit.score}, id=name)
+        document = self.documents[hit.id]
+        name = document.id if document.id is not None else str(hit.id)
+        return Document(page_content=hit.text, metadata={**document.metadata, "score": hit.score}, id=name)
 
 
 class BM25Retriever(DocumentRetriever):
@@ -384,9 +384,9 @@ def _encoder(encode: Encode | Embeddings) -> Encode:
 
 def _id_and_metadata(index: files.Opened, row: str) -> tuple[str | None, dict[str, object]]:
     try:
-        each, metadata = json.loads(row)
-        if (each is None or isinstance(each, str)) and isinstance(metadata, dict):
-            return each, metadata
+        name, metadata = json.loads(row)
+        if (name is None or isinstance(name, str)) and isinstance(metadata, dict):
+            return name, metadata
         raise ValueError("no id and metadata")
     except (ValueError, TypeError, RecursionError) as error:
         raise index.wrong("documents", f"{row!r:.80}: {error!s:.80}") from None

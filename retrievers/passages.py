@@ -44,7 +44,7 @@ def found_headings(text: str) -> tuple[Heading, ...]:
     In texts with "#" headings, an underline of "=" means level 1 and one of "-" level 2. In others, as in
     reStructuredText, each underline character gets its level by the order of first use.
     """
-    found: list[tuple[int, int | str, str]] = []
+    marked: list[tuple[int, int | str, str]] = []
     fence, before, title, start = "", "", "", 0  # `before`, `title`: the last two lines; `start`: of `title`
     for match in _LINE.finditer(text):
         line = match.group().rstrip("\r\n")
@@ -53,15 +53,15 @@ def found_headings(text: str) -> tuple[Heading, ...]:
             if line.strip().startswith(fence) and not line.strip().strip(fence[0]):
                 fence = ""
         elif rule and _is_title(title, before, line):
-            found.append((start, rule.group(1), title))
+            marked.append((start, rule.group(1), title))
         elif opened := _FENCE.match(line):
             fence = opened.group(1)
         elif heading := _ATX.fullmatch(line):
-            found.append((match.start(), len(heading.group(1)), _without_closing(heading.group(2))))
+            marked.append((match.start(), len(heading.group(1)), _without_closing(heading.group(2))))
         before, title, start = title, line, match.start()
         if match.end() == len(text):
             break
-    return tuple(_levelled(found))
+    return tuple(_levelled(marked))
 
 
 def paths_at(headings: Sequence[Heading], places: Iterable[int]) -> Iterator[str]:
@@ -97,11 +97,11 @@ def _is_title(title: str, before: str, rule: str) -> bool:
     return not (before.strip() and not _RULE.fullmatch(before)) and (length >= len(text) or rule[0] == "=")
 
 
-def _levelled(found: Iterable[tuple[int, int | str, str]]) -> list[Heading]:
-    found, headings = list(found), []
-    is_markdown = any(isinstance(mark, int) for _, mark, _ in found)
+def _levelled(marked: Iterable[tuple[int, int | str, str]]) -> list[Heading]:
+    marked, headings = list(marked), []
+    is_markdown = any(isinstance(mark, int) for _, mark, _ in marked)
     ranks: list[str] = ["=", "-"] if is_markdown else []
-    for start, mark, title in found:
+    for start, mark, title in marked:
         if isinstance(mark, str) and mark not in ranks:
             ranks.append(mark)
         level = mark if isinstance(mark, int) else ranks.index(mark) + 1
@@ -199,20 +199,20 @@ def read_documents(
     if isinstance(paths, (str, os.PathLike)):
         raise TypeError(f"paths must be a list of paths, got one: write [{paths!r}]")
     endings, unchanged = (*SUFFIXES, *(readers or ())), _unchanged(known or {})
-    for path in [Path(given) for given in paths]:
+    for path in [Path(name) for name in paths]:
         if path.is_dir():
-            files = [each for each in path.rglob("*") if not _is_hidden(each, path) and _may_be_file(each)]
-            found = sorted(each for each in files if each.suffix.lower() in endings)
+            files = [file for file in path.rglob("*") if not _is_hidden(file, path) and _may_be_file(file)]
+            chosen = sorted(file for file in files if file.suffix.lower() in endings)
             for file in files:
                 if on_other is not None and file.suffix.lower() not in endings:
                     on_other(file)
-            if not found and not any(Path(file).is_relative_to(path) for file in known or ()):
+            if not chosen and not any(Path(file).is_relative_to(path) for file in known or ()):
                 raise ValueError(f"folder {str(path)!r} holds no file with one of the endings {', '.join(endings)}")
         elif path.exists():
-            found = [path]
+            chosen = [path]
         else:
             raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
-        for file in found:
+        for file in chosen:
             try:
                 if path.is_dir() and file.is_symlink() and not file.resolve().is_relative_to(path.resolve()):
                     raise ValueError(f"{str(file)!r} is a link out of the folder: name the file itself to read it")
@@ -274,8 +274,8 @@ def is_gone(file: str) -> bool:
 def stamp_of(file: Path) -> str:
     """Return the size and times of a file as a string, which tells whether it has changed. Programs that copy and
     restore files can set the modification time, but not the other one."""
-    found = file.stat()
-    return f"{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+    status = file.stat()
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
 def split_passages(document: Document, *, max_chars: int = MAX_CHARS) -> list[Passage]:
@@ -305,7 +305,7 @@ def _parts(document: Document, headings: Sequence[Heading]) -> Iterator[tuple[in
         after = following.start
         if len(text[heading.start : after].strip().splitlines()) <= 1 + heading.underlined:
             starts.discard(after)
-    borders = [*sorted(each for each in starts | set(document.pages) if each < len(text)), len(text)]
+    borders = [*sorted(border for border in starts | set(document.pages) if border < len(text)), len(text)]
     page = 0
     for begin, until in pairwise(borders):
         while page < len(document.pages) and document.pages[page] <= begin:
@@ -354,8 +354,8 @@ def _field(file: Path, number: int, line: str, field: str) -> str:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: not JSON ({error})") from None
     if not isinstance(row, dict) or not isinstance(row.get(field), str):
-        held = f"; it has {', '.join(map(repr, row))}"[:MAX_SHOWN] if isinstance(row, dict) else ""
-        raise ValueError(f"{where}: no text under {field!r}{held}; name the field that holds it")
+        hint = f"; it has {', '.join(map(repr, row))}"[:MAX_SHOWN] if isinstance(row, dict) else ""
+        raise ValueError(f"{where}: no text under {field!r}{hint}; name the field that holds it")
     return encodable(str(row[field]), where)
 
 

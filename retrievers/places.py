@@ -42,18 +42,18 @@ def keep_places(index: Saving, texts: Sequence[str]) -> None:
     before = index.before()
     if "passages.names" in index.files or before is None or not before.files.keys() & {"passages.names", "documents"}:
         return
-    with contextlib.suppress(files.IndexFileError), files.opened(index.folder) as held:  # a damaged one is replaced
-        known = held.strings("texts")
+    with contextlib.suppress(files.IndexFileError), files.opened(index.folder) as stored:  # a damaged one is replaced
+        known = stored.strings("texts")
         if list(texts[: len(known)]) != known:
             return
         added = texts[len(known) :]
         if "passages.names" in before.files:
-            places = [*read_places(held, known), *(Passage("", 0, text) for text in added)]
-            write_passages(index, places, read_stamps(held))
+            places = [*read_places(stored, known), *(Passage("", 0, text) for text in added)]
+            write_passages(index, places, read_stamps(stored))
         if "documents" in before.files and "documents" not in index.files:
-            index.strings("documents", held.strings("documents") + ["[null, {}]"] * len(added))
+            index.strings("documents", stored.strings("documents") + ["[null, {}]"] * len(added))
             if "retriever" in before.files:
-                index.strings("retriever", held.strings("retriever"))
+                index.strings("retriever", stored.strings("retriever"))
 
 
 class Stored(Retriever, ABC):
@@ -106,10 +106,10 @@ def read_stamps(index: files.Opened) -> dict[str, str]:
     """Return the stamps of the files that an index was made from, by name. Raises files.IndexFileError if damaged."""
     if "passages.stamps" not in index.manifest.files:
         return {}
-    found = index.strings("passages.stamps")
-    if len(found) % 2:
-        raise index.wrong("passages.stamps", f"{len(found)} names and stamps")
-    return dict(zip(found[::2], found[1::2], strict=True))
+    strings = index.strings("passages.stamps")
+    if len(strings) % 2:
+        raise index.wrong("passages.stamps", f"{len(strings)} names and stamps")
+    return dict(zip(strings[::2], strings[1::2], strict=True))
 
 
 def file_of(passage: Passage, file_names: Collection[str]) -> str | None:
@@ -137,10 +137,10 @@ def load_passages(folder: Folder, texts: Sequence[str]) -> list[Passage]:
     """Return the passages of `texts`, which are the texts of the index in `folder`, or the first of them if more were
     added since. Raises files.IndexFileError otherwise; `load_corpus` reads retriever and passages at once."""
     with files.opened(folder) as index:
-        held = index.strings("texts") if "texts" in index.manifest.files else []
-        if held[: len(texts)] != list(texts):
+        stored = index.strings("texts") if "texts" in index.manifest.files else []
+        if stored[: len(texts)] != list(texts):
             raise files.IndexFileError(
-                f"the index in {os.fspath(folder)!r} holds {len(held)} passages, and these {len(texts)} texts are not "
-                "the first of them: load its retriever again"
+                f"the index in {os.fspath(folder)!r} holds {len(stored)} passages, and these {len(texts)} texts are "
+                "not the first of them: load its retriever again"
             )
-        return read_places(index, held)[: len(texts)]
+        return read_places(index, stored)[: len(texts)]

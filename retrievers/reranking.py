@@ -45,10 +45,10 @@ class CrossEncoderScorer:
         self.name = os.fspath(model)
         self._batch_size = batch_size
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        found = Pretrained(self.name)
+        pretrained = Pretrained(self.name)
         try:
-            self._model = found.model(AutoModelForSequenceClassification, found.config())
-            self._tokenizer = found.tokenizer()
+            self._model = pretrained.model(AutoModelForSequenceClassification, pretrained.config())
+            self._tokenizer = pretrained.tokenizer()
             self._set_up()
         except LoadError as error:
             raise LoadError(f"reranker {self.name!r} cannot be loaded, give a folder or a hub id: {error}") from error
@@ -113,18 +113,18 @@ class RerankingRetriever(Retriever):
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
         """Return the results of `search` for each query, with one batched search of the base."""
         wanted = check_k(k)
-        found = []
+        results = []
         asked = check_texts(queries, "queries")
         for query, hits in zip(asked, self.base.search_batch(asked, self.depth), strict=True):
             hits = sorted(hits, key=lambda hit: hit.id)
             scores = self._scores(query, [hit.text for hit in hits])
-            found.append([Hit(hits[i].id, float(scores[i]), hits[i].text) for i in best(scores, wanted)])
-        return found
+            results.append([Hit(hits[i].id, float(scores[i]), hits[i].text) for i in best(scores, wanted)])
+        return results
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
         """Return the scores of the texts `ids`. [len(ids)]"""
         texts = self.texts
-        return self._scores(check_query(query), [texts[int(each)] for each in check_ids(ids, len(self))])
+        return self._scores(check_query(query), [texts[int(i)] for i in check_ids(ids, len(self))])
 
     def _scores(self, query: str, texts: list[str]) -> NDArray[np.float64]:
         scores = [np.asarray(self._score([(query, text)]), np.float64).reshape(-1) for text in texts]

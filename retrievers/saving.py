@@ -91,7 +91,7 @@ class Saving:
     def check_manifest(self) -> None:
         """Raise IndexFileError for a manifest of another program; one of ours may be damaged, or empty after a power
         cut."""
-        if self.is_there() and (held := manifest_bytes(self.folder)).strip(b"\0 \n") and FORMAT.encode() not in held:
+        if self.is_there() and (data := manifest_bytes(self.folder)).strip(b"\0 \n") and FORMAT.encode() not in data:
             raise IndexFileError(
                 f"{os.fspath(self.folder / MANIFEST)!r} is not the manifest of a copyspec index: move it away"
             )
@@ -103,10 +103,10 @@ class Saving:
         with replacing(self.folder / MANIFEST) as file:
             file.write(written(Manifest(kind, made_with, facts or {}, self.files)))
         self._new.clear()
-        kept = {entry.name for entry in self.files.values()}
-        for name in _names(before) - kept:
+        names = {entry.name for entry in self.files.values()}
+        for name in _names(before) - names:
             self._remove(name)
-        self._remove_leftovers(kept)
+        self._remove_leftovers(names)
 
     def discard(self) -> list[str]:
         """Remove the index, and return the names of all other files and folders, which stay."""
@@ -117,22 +117,22 @@ class Saving:
         for name in _names(before):
             self._remove(name)
         self._remove_leftovers(set())
-        return sorted({found.name for found in os.scandir(self.folder)} - {LOCK})
+        return sorted({entry.name for entry in os.scandir(self.folder)} - {LOCK})
 
     def abandon(self) -> None:
         """Remove the new files unless they were committed: an interrupted commit may have replaced the manifest."""
-        held = self.before() if self._new else None
-        for name in set(self._new) - _names(held):
+        before = self.before() if self._new else None
+        for name in set(self._new) - _names(before):
             self._remove(name)
         self._new.clear()
 
-    def _remove_leftovers(self, kept: set[str]) -> None:
+    def _remove_leftovers(self, names: set[str]) -> None:
         """Remove what a killed writer left: partial files, and index files that no manifest names."""
-        for found in list(os.scandir(self.folder)):
-            if found.name in kept or not found.is_file(follow_symlinks=False):
+        for entry in list(os.scandir(self.folder)):
+            if entry.name in names or not entry.is_file(follow_symlinks=False):
                 continue
-            if _is_part(found.name) or _says_its_content(self.folder / found.name):
-                self._remove(found.name)
+            if _is_part(entry.name) or _says_its_content(self.folder / entry.name):
+                self._remove(entry.name)
 
     def _remove(self, name: str) -> None:
         path = self.folder / name
@@ -220,13 +220,13 @@ def _is_part(name: str) -> bool:
 
 def _says_its_content(path: Path) -> bool:
     """Whether a file's name contains its checksum, which only index files' names do."""
-    digest, found = digest_in(path.name), hashlib.sha256()
+    digest, hasher = digest_in(path.name), hashlib.sha256()
     if digest is None:
         return False
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             while block := file.read(_BLOCK):
-                found.update(block)
+                hasher.update(block)
     except OSError:
         return False
-    return found.hexdigest().startswith(digest)
+    return hasher.hexdigest().startswith(digest)

@@ -141,12 +141,12 @@ def _in_pairs(characters: list[str]) -> list[str]:
     return [first + second for first, second in pairwise(characters)] or characters
 
 
-def share_of_word(found: str) -> float:
+def share_of_word(word: str) -> float:
     """Return how much of a written word a match of WORD is: all of it, or in scripts without spaces about half of one
     if it is a Chinese character, and a quarter if it is a letter."""
-    if found.isascii() or not UNSPACED.match(found):
+    if word.isascii() or not UNSPACED.match(word):
         return 1.0
-    return 0.25 if found[0] in _LETTERS else 0.5
+    return 0.25 if word[0] in _LETTERS else 0.5
 
 
 def languages() -> list[str]:
@@ -173,14 +173,14 @@ class Stems:
 
     def query(self, text: str) -> list[str]:
         """Split a query into terms."""
-        found = cased_words(text)
-        asked = [word for word in found if word.lower() not in self._stop_words] or found
+        cased = cased_words(text)
+        asked = [word for word in cased if word.lower() not in self._stop_words] or cased
         return [stem for word in asked for part in _parts(word) for stem in self.spelt(part)]
 
     def spelt(self, word: str) -> list[str]:
         """Return the stem of a lower-case word, and those of its other spellings."""
         others = spellings(word) if self.name == "english" else []
-        return list(dict.fromkeys(_stem(self.name, each) for each in (word, *others)))
+        return list(dict.fromkeys(_stem(self.name, form) for form in (word, *others)))
 
 
 def splitter(name: str) -> Split:

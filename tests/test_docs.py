@@ -30,13 +30,13 @@ needs_default_model = pytest.mark.skipif(
 
 def _commands(prefix: str) -> list[tuple[str, str]]:
     """Return the lines of shell blocks that contain `prefix`, with the page of each."""
-    found = [
+    listed = [
         (page.name, line.partition(" #")[0].strip())
         for page in PAGES
         for block in execution.blocks(page.read_text(encoding="utf-8"), "sh")
         for line in block.code.splitlines()
     ]
-    return [(name, line) for name, line in found if prefix in line]
+    return [(name, line) for name, line in listed if prefix in line]
 
 
 def _runs(page: Path) -> bool:
@@ -83,8 +83,8 @@ def test_code_names_the_model_that_answers(page: Path) -> None:
     calls = [node for code in codes for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
     for call in calls:
         called = ast.unparse(call.func)
-        given = {each.arg for each in call.keywords} & {"model", None}  # None: a mapping of options
-        assert called not in ANSWERING or given or (called in FIRST and call.args), ast.unparse(call)
+        names = {keyword.arg for keyword in call.keywords} & {"model", None}  # None: a mapping of options
+        assert called not in ANSWERING or names or (called in FIRST and call.args), ast.unparse(call)
 
 
 @pytest.mark.parametrize("line", ["copyspec generate --no-such", "printf x | copyspec trace /no/such"])
@@ -118,10 +118,10 @@ def test_programs_named_in_the_text_exist(page: Path) -> None:
 
 def _modules() -> dict[str, list[str]]:
     """Group the commands by the module that they run."""
-    found: dict[str, list[str]] = {}
+    commands: dict[str, list[str]] = {}
     for _, command in _commands("python -m "):
-        found.setdefault(command.split()[2], []).append(command)
-    return found
+        commands.setdefault(command.split()[2], []).append(command)
+    return commands
 
 
 @pytest.mark.parametrize(("module", "commands"), _modules().items(), ids=list(_modules()))
@@ -134,8 +134,8 @@ def test_options_of_commands_exist(module: str, commands: list[str], monkeypatch
     assert done.value.code == 0
     known = set(re.findall(r"--[a-z-]+", streams.out()))
     for command in commands:
-        given = {word for word in command.split() if word.startswith("--")}
-        assert given <= known, command
+        options = {word for word in command.split() if word.startswith("--")}
+        assert options <= known, command
 
 
 def test_generated_parts_are_current() -> None:
@@ -219,9 +219,9 @@ def test_the_readme_takes_three_minutes() -> None:
 
 def test_the_readme_states_the_committed_speed_of_the_real_model() -> None:
     """What drafts bring and what they bring together with faster layers, in the first paragraph."""
-    found = [line.split("|") for line in update.measured().splitlines() if line.startswith("| smollm2, ")]
+    rows = [line.split("|") for line in update.measured().splitlines() if line.startswith("| smollm2, ")]
     by_drafts, over_generate = (
-        sorted(float(cells[column].strip(" x")) for cells in found if "file:" not in cells[1]) for column in (4, 6)
+        sorted(float(cells[column].strip(" x")) for cells in rows if "file:" not in cells[1]) for column in (4, 6)
     )
     first = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split("![")[0].split())
     assert f"{over_generate[0]:.1f}x to {over_generate[-1]:.1f}x as fast as with `generate`" in first

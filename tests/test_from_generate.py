@@ -33,9 +33,9 @@ def test_every_other_call_runs(tmp_path: Path) -> None:
     known = {"copyspec": copyspec, "model": model, "tok": tok, "torch": torch, "name": str(tmp_path), "text": text}
     for call in CALLS:
         assert eval(html.unescape(call), known), call
-    for given in ("num_beams=4", "generation_config={'num_beams': 4}"):
+    for arguments in ("num_beams=4", "generation_config={'num_beams': 4}"):
         with pytest.raises((TypeError, ValueError), match="num_beams"):
-            eval(f"copyspec.generate(text, model=model, tokenizer=tok, {given})", known)
+            eval(f"copyspec.generate(text, model=model, tokenizer=tok, {arguments})", known)
 
 
 @pytest.mark.parametrize("row", range(len(ROWS)))

@@ -101,8 +101,8 @@ def test_every_public_name_is_there(package: ModuleType) -> None:
         package.genrate  # noqa: B018
     assert package.__file__ is not None
     (for_checkers,) = (node for node in ast.parse(Path(package.__file__).read_text()).body if is_type_checking(node))
-    named = [each for node in for_checkers.body for each in node.names]  # type: ignore[attr-defined]
-    assert sorted(each.asname or each.name for each in named) == sorted(package.__all__)
+    named = [alias for node in for_checkers.body for alias in node.names]  # type: ignore[attr-defined]
+    assert sorted(alias.asname or alias.name for alias in named) == sorted(package.__all__)
 
 
 def is_type_checking(node: ast.stmt) -> TypeGuard[ast.If]:

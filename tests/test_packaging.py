@@ -92,11 +92,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_list_of_packages_is_complete() -> None:
-    found = set()
+    packages = set()
     for package, folder in FOLDERS.items():
         for init in (ROOT / folder).rglob("__init__.py"):
-            found.add(".".join([package, *init.parent.relative_to(ROOT / folder).parts]))
-    assert set(PROJECT["tool"]["setuptools"]["packages"]) == found
+            packages.add(".".join([package, *init.parent.relative_to(ROOT / folder).parts]))
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == packages
 
 
 def test_the_wheel_holds_all_packages_and_the_default_model(wheel: Path) -> None:
@@ -155,7 +155,7 @@ def test_every_python_has_wheels_and_is_named() -> None:
     built = PROJECT["tool"]["cibuildwheel"]["build"].split()
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
     assert tuple(named) == PYTHONS and PROJECT["project"]["requires-python"] == f">={PYTHONS[0]}"
-    assert built == [f"cp{each.replace('.', '')}-*" for each in PYTHONS]
+    assert built == [f"cp{python.replace('.', '')}-*" for python in PYTHONS]
     assert f'"{PYTHONS[0]}"' in workflow and f'"{PYTHONS[-2]}"' in workflow
 
 
@@ -181,8 +181,8 @@ def test_the_source_archive_is_complete(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     with tarfile.open(tmp_path / done.stdout.split()[-1]) as archive:
-        held = {name.partition("/")[2] for name in archive.getnames()}
-    assert set(names) - held == {".gitignore"}
+        names_held = {name.partition("/")[2] for name in archive.getnames()}
+    assert set(names) - names_held == {".gitignore"}
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -237,7 +237,7 @@ def test_set_up_takes_the_pins_in_the_same_command() -> None:
     commands = [line for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines() if " install " in line]
     assert "-c constraints.txt -e '.[dev]'" in commands[0]
     assert all(
-        "--no-deps" in each or "-c constraints.txt" in each for each in commands[1:]
+        "--no-deps" in command or "-c constraints.txt" in command for command in commands[1:]
     )  # so that no other versions are installed
 
 

@@ -42,22 +42,22 @@ def test_the_reference_says_something_of_every_option_and_every_name_of_the_pack
 
 
 def test_a_docstring_becomes_markdown() -> None:
-    found = reference._prose("Says <b>.\n\n    >>> f(1)\n    2\n\nx: a number,\n    from 1.\ny, z: others")
-    assert "```py\n>>> f(1)\n2\n```" in re.sub(r"\n+", "\n", found)
-    assert "- **`x`**: a number,\n  from 1." in found and "- **`y, z`**: others" in found and "&lt;b>" in found
+    markdown = reference._prose("Says <b>.\n\n    >>> f(1)\n    2\n\nx: a number,\n    from 1.\ny, z: others")
+    assert "```py\n>>> f(1)\n2\n```" in re.sub(r"\n+", "\n", markdown)
+    assert "- **`x`**: a number,\n  from 1." in markdown and "- **`y, z`**: others" in markdown and "&lt;b>" in markdown
 
 
 def test_charts_tell_each_figure_of_the_results() -> None:
-    found = list(charts.charts())
-    assert len(found) >= 8
-    for chart in found:
+    listed = list(charts.charts())
+    assert len(listed) >= 8
+    for chart in listed:
         drawn = charts.svg(chart)
         bars = [bar for _, group in chart.groups for bar in group]
         assert drawn.count('class="bar"') == len(bars) and len(chart.series) <= charts.COLOURS
         widths = [float(width) for width in re.findall(r'<rect class="s\d" x="\d+" y="\d+" width="([\d.]+)"', drawn)]
         assert max(widths) == pytest.approx(charts.WIDTH - charts.LABEL - charts.ROOM, abs=0.1)
     report = json.loads((charts.RESULTS / "real-smollm2-float32.json").read_text())
-    gec = next(chart for chart in found if chart.source == "real-smollm2-float32.json").groups[0]
+    gec = next(chart for chart in listed if chart.source == "real-smollm2-float32.json").groups[0]
     time = "cpu_seconds" if report["threads"] == 1 else "seconds"
     own, plain = (
         sum(run["methods"][name][time] for run in report["runs"] if run["task"] == "gec")
@@ -76,11 +76,9 @@ def test_figures_are_small_and_load_nothing(draw: object) -> None:
 
 
 def test_links_out_of_docs_are_led_to_pages() -> None:
-    given = (
-        "[a](../SECURITY.md) [b](../../CONTRIBUTING.md#x) [c](../examples/batch.py) [d](../api.md) [e](../README.md)"
-    )
+    text = "[a](../SECURITY.md) [b](../../CONTRIBUTING.md#x) [c](../examples/batch.py) [d](../api.md) [e](../README.md)"
     led = "[a](security.md) [b](../contributing.md#x) [c](examples/batch.md) [d](../api.md) [e](index.md)"
-    assert hooks.led(given) == led
+    assert hooks.led(text) == led
 
 
 def test_what_blocks_print_stands_below_them() -> None:

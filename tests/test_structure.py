@@ -54,13 +54,13 @@ def imports(name: str, source: str) -> Iterator[str]:
     package = name if FILES[name].stem == "__init__" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names if each.name in FILES)
+            yield from (alias.name for alias in node.names if alias.name in FILES)
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package.split(".")[: 1 - node.level or None]) if node.level else ""
             base = ".".join(filter(None, (base, node.module)))
-            for each in node.names:
+            for alias in node.names:
                 # `from .formats import text` means the module, unless the package itself defines that name.
-                yield from [found for found in (f"{base}.{each.name}", base) if found in FILES][:1]
+                yield from [module for module in (f"{base}.{alias.name}", base) if module in FILES][:1]
 
 
 @cache
@@ -187,9 +187,9 @@ def test_an_option_is_written_once() -> None:
         for module, path in FILES.items()
         if module.startswith(("copyspec.engine", "copyspec.api", "copyspec.options"))
         and module.rpartition(".")[2] not in known
-        for found in ast.walk(ast.parse(path.read_text()))
-        if isinstance(found, ast.ClassDef) and found.name not in ROW_VALUES
-        for node in found.body
+        for definition in ast.walk(ast.parse(path.read_text()))
+        if isinstance(definition, ast.ClassDef) and definition.name not in ROW_VALUES
+        for node in definition.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in names
     ]
     assert again == []
@@ -209,14 +209,14 @@ ENGINE_NAMES = {"Engine", "load", "generate", "agenerate", "compare"}
 def test_pipelines_know_engines_in_one_module() -> None:
     knows = set()
     for name, path in FILES.items():
-        if not name.startswith("copyspec.pipelines.") or any(each in name for each in TOKEN_BY_TOKEN):
+        if not name.startswith("copyspec.pipelines.") or any(word in name for word in TOKEN_BY_TOKEN):
             continue
         source = path.read_text()
         named = {
-            each.name
+            alias.name
             for node in ast.walk(ast.parse(source))
             if isinstance(node, ast.ImportFrom) and node.module == "copyspec"
-            for each in node.names
+            for alias in node.names
         }
         if named & ENGINE_NAMES or any(f"{other}.".startswith(OF_ENGINES) for other in imports(name, source)):
             knows.add(name)
@@ -227,13 +227,13 @@ def test_tests_and_benchmarks_share_only_the_kit() -> None:
     """Only tests of benchmarks import benchmarks, and nothing imports tests but tests."""
     forbidden = {"tests": "benchmarks", **dict.fromkeys(("benchmarks", "docs", "examples", "kit", "training"), "tests")}
     across = [
-        f"{path.relative_to(ROOT)} -> {each}"
+        f"{path.relative_to(ROOT)} -> {module}"
         for folder, other in forbidden.items()
         for path in sorted((ROOT / folder).rglob("*.py"))
         if path.parent != ROOT / "tests" / "benchmarks"
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        for each in _named_modules(node)
-        if each.partition(".")[0] == other
+        for module in _named_modules(node)
+        if module.partition(".")[0] == other
     ]
     assert across == []
 
@@ -241,11 +241,11 @@ def test_tests_and_benchmarks_share_only_the_kit() -> None:
 def _named_modules(node: ast.AST) -> list[str]:
     """What an import imports, and the strings that may name a module to `import_module`."""
     if isinstance(node, ast.Import):
-        return [each.name for each in node.names]
+        return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
         return [node.module or ""]
     if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "import_module":
-        return [str(each.value) for each in node.args if isinstance(each, ast.Constant)]
+        return [str(argument.value) for argument in node.args if isinstance(argument, ast.Constant)]
     return []
 
 
@@ -276,9 +276,9 @@ def test_no_file_lies_loose() -> None:
 
 def test_no_page_or_message_installs_copyspec_from_an_index() -> None:
     """It is on none; `common.extras` says how an extra is installed."""
-    found = []
+    pages = []
     for folder in ("copyspec", "retrievers", "pipelines", "benchmarks", "training", "docs", "examples"):
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in (".py", ".md", ".ipynb") and "__pycache__" not in path.parts:
-                found += [str(path)] * bool(re.search(r"pip install [\"']?copyspec\b", path.read_text("utf-8")))
-    assert not found and not re.search(r"pip install [\"']?copyspec\b", (ROOT / "README.md").read_text("utf-8"))
+                pages += [str(path)] * bool(re.search(r"pip install [\"']?copyspec\b", path.read_text("utf-8")))
+    assert not pages and not re.search(r"pip install [\"']?copyspec\b", (ROOT / "README.md").read_text("utf-8"))

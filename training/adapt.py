@@ -115,8 +115,8 @@ class AdaptBatches:
     def _pool(self, number: int) -> list[Arrays]:
         if self.folder is None or not self._is_prepared(number):
             return self._made(number)
-        with np.load(self._path(self.folder, number)) as found:
-            arrays = [found[f"arr_{i}"] for i in range(len(found.files))]
+        with np.load(self._path(self.folder, number)) as archive:
+            arrays = [archive[f"arr_{i}"] for i in range(len(archive.files))]
         return list(zip(arrays[::2], arrays[1::2], strict=True))
 
     def _is_prepared(self, number: int) -> bool:
@@ -180,13 +180,13 @@ def _padded(rows: list[tuple[list[int], list[float]]]) -> Arrays:
 def _batches(data: Path, tokenizer: Tokenizer, plan: AdaptPlan, out: Path) -> tuple[AdaptBatches, AdaptBatches]:
     """The batches for training and for the held-out loss."""
     makers = cache(lambda: load_prose(data, plan.mixture))
-    found = (
+    pair = (
         AdaptBatches(lambda: makers()[0], tokenizer, plan, f"{plan.seed}"),
         AdaptBatches(lambda: makers()[1], tokenizer, replace(plan, helpers=0), "held"),
     )
-    for batches in found:
+    for batches in pair:
         batches.folder = out / "pools"
-    return found
+    return pair
 
 
 def prepare(data: Path, base: Path, out: Path, plan: AdaptPlan, pools: int) -> None:
@@ -207,8 +207,8 @@ def adapt(data: Path, base: Path, out: Path, plan: AdaptPlan, deadline: float) -
     adapter = llama.new_adapter(plan.shape, plan.seed)
     if plan.begin is not None:
         load_adapter(plan.begin, adapter)
-    batches, held = _batches(data, tokenizer, plan, out)
-    trial = held.from_place(0, 0)
+    batches, trial_batches = _batches(data, tokenizer, plan, out)
+    trial = trial_batches.from_place(0, 0)
     held_out = [(ids, weights) for _, _, ids, weights in (next(trial) for _ in range(_TRIAL_BATCHES))]
     for pair in adapter.values():
         for part in pair:
@@ -220,13 +220,13 @@ def adapt(data: Path, base: Path, out: Path, plan: AdaptPlan, deadline: float) -
     )  # fmt: skip
     step, progress, place = 0, 0.0, (0, 0)
     if (out / "checkpoint.pt").exists():
-        found = torch.load(out / "checkpoint.pt", weights_only=True)
-        step, progress, place = found["step"], found["progress"], (found["pool"], found["index"])
-        optimizer.load_state_dict(found["optimizer"])
+        checkpoint = torch.load(out / "checkpoint.pt", weights_only=True)
+        step, progress, place = checkpoint["step"], checkpoint["progress"], (checkpoint["pool"], checkpoint["index"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
         with torch.no_grad():
             for key, pair in adapter.items():
-                for part, kept in zip(pair, found["adapter"][key], strict=True):
-                    part.copy_(kept)
+                for part, stored in zip(pair, checkpoint["adapter"][key], strict=True):
+                    part.copy_(stored)
     if plan.steps and step >= plan.steps:
         return  # an earlier start has finished the run
     schedule = Schedule(plan.steps, deadline, out, progress, plan.warmup)
@@ -268,7 +268,7 @@ def _held_out(
     llama: FrozenLlama, adapter: Adapter, plan: AdaptPlan, batches: list[tuple[Tensor, Tensor]]
 ) -> dict[str, float]:
     """Mean loss of the held-out tokens that repeat the source, that differ from it, and that choose a quote."""
-    found = {}
+    losses = {}
     for name, weight in (("held_out_kept", 1.0), ("held_out_edited", plan.edited), ("held_out_chosen", plan.chosen)):
         sums = [
             llama.loss(adapter, plan.shape, ids.to(plan.device), (weights == weight).float().to(plan.device))
@@ -276,8 +276,8 @@ def _held_out(
             if (weights == weight).any()
         ]
         if sums:
-            found[name] = round(float(sum(s for s, _ in sums) / sum(n for _, n in sums)), 4)
-    return found
+            losses[name] = round(float(sum(s for s, _ in sums) / sum(n for _, n in sums)), 4)
+    return losses
 
 
 def main() -> None:

@@ -32,11 +32,11 @@ def corrections(quality: Row) -> str:
     """GLEU, precision, recall and F0.5 for every set and setting."""
     rows = []
     for name in _SETS:
-        found = quality.get(name, {})
-        for setting in (each for each in _SETTINGS if each in found):
-            row, edits = found[setting], found[setting]["edits"]["all"]
+        results = quality.get(name, {})
+        for setting in (setting for setting in _SETTINGS if setting in results):
+            row, edits = results[setting], results[setting]["edits"]["all"]
             figures = (f"{row['gain']:+.2f}", row["changed"], *(edits[key] for key in ("precision", "recall", "f0.5")))
-            rows.append((name, found["n"], setting, *figures))
+            rows.append((name, results["n"], setting, *figures))
     return table(("set", "n", "", "GLEU over the source", "changed", "precision", "recall", "F0.5"), rows)
 
 
@@ -53,11 +53,11 @@ def types(quality: Row, name: str) -> str:
 
 def everyday(quality: Row) -> str:
     """Results on the everyday list by kind of mistake."""
-    found = quality["everyday"]
-    rows = [("all of " + str(found["n"]), *(found[way]["repaired"] for way in ("raw", "guarded")))]
+    results = quality["everyday"]
+    rows = [("all of " + str(results["n"]), *(results[way]["repaired"] for way in ("raw", "guarded")))]
     for key in ("left", "other"):
-        rows.append((key, *(found[way][key] for way in ("raw", "guarded"))))
-    rows += [(kind, count, found["guarded"]["by_kind"][kind]) for kind, count in found["raw"]["by_kind"].items()]
+        rows.append((key, *(results[way][key] for way in ("raw", "guarded"))))
+    rows += [(kind, count, results["guarded"]["by_kind"][kind]) for kind, count in results["raw"]["by_kind"].items()]
     return table(("", "repaired, raw", "after the guards"), rows)
 
 

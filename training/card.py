@@ -49,9 +49,9 @@ def draw(curve: list[list[float | None]], path: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(5.2, 2.6), dpi=90)
     axes.plot([row[0] or 0 for row in curve], [row[1] or 0 for row in curve], lw=0.8, label="training")
-    held = [(row[0] or 0, row[2]) for row in curve if row[2] is not None]
+    points = [(row[0] or 0, row[2]) for row in curve if row[2] is not None]
     axes.plot(
-        [step for step, _ in held], [loss for _, loss in held], "o-", ms=3, lw=1, label="held out, averaged weights"
+        [step for step, _ in points], [loss for _, loss in points], "o-", ms=3, lw=1, label="held out, averaged weights"
     )
     axes.set(xlabel="step", ylabel="loss per answer token (nats)", yscale="log")
     axes.grid(alpha=0.3, which="both")

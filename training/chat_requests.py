@@ -56,8 +56,8 @@ class Requests:
 
     def __init__(self, data: Path) -> None:
         """`data`: a folder of prose. Raises ValueError if its paragraphs are too short."""
-        found = [each for each in read_paragraphs(data) if len(each.split()) >= MIN_WORDS]
-        self._paragraphs = [each for each in found if not held_out(each)]
+        paragraphs = [paragraph for paragraph in read_paragraphs(data) if len(paragraph.split()) >= MIN_WORDS]
+        self._paragraphs = [paragraph for paragraph in paragraphs if not held_out(paragraph)]
         if not self._paragraphs:
             raise ValueError(
                 f"no paragraph in {str(data)!r} has {MIN_WORDS} words and is not held out, as every hundredth is: give "

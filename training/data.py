@@ -42,10 +42,10 @@ def load_prose(
 ) -> tuple[ExampleMaker, ExampleMaker]:
     """Example makers for training and for the held-out hundredth; both use the word counts of the training part."""
     paragraphs = read_paragraphs(folder)
-    kept = [p for p in paragraphs if not held_out(p)]
-    lexicon = Lexicon(straight_quotes(s) for p in kept for s in split_sentences(p))
-    held = [p for p in paragraphs if held_out(p)] or kept[:9]
-    return kind(kept, lexicon, mixture), kind(held, lexicon, mixture)
+    learned = [p for p in paragraphs if not held_out(p)]
+    lexicon = Lexicon(straight_quotes(s) for p in learned for s in split_sentences(p))
+    unseen = [p for p in paragraphs if held_out(p)] or learned[:9]
+    return kind(learned, lexicon, mixture), kind(unseen, lexicon, mixture)
 
 
 def make_tokenizer(maker: ExampleMaker, vocab: int, seed: int) -> Tokenizer:
@@ -143,14 +143,14 @@ def _taken(queue: mp.Queue[T | Exception], process: BaseProcess) -> T:
     while True:
         is_alive = process.is_alive()  # before looking: it may end between
         try:
-            found = queue.get(timeout=1.0)
+            batch = queue.get(timeout=1.0)
         except Empty:
             if not is_alive:
                 raise RuntimeError(f"a process that prepares data ended (exit code {process.exitcode})") from None
             continue
-        if isinstance(found, Exception):
-            raise found
-        return found
+        if isinstance(batch, Exception):
+            raise batch
+        return batch
 
 
 def encode(tokenizer: Tokenizer, examples: list[Example]) -> list[tuple[list[int], int]]:

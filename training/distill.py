@@ -96,7 +96,7 @@ class Distiller:
     ) -> None:
         self.teacher, self.student, self.plan = teacher, student, plan
         self.tokenizer, self._requests, self._boosted = tokenizer, requests, boosted
-        self.trained = {name: each for name, each in student.named_parameters() if each.requires_grad}
+        self.trained = {name: parameter for name, parameter in student.named_parameters() if parameter.requires_grad}
         self.optimizer = torch.optim.AdamW(self.trained.values(), lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0)
         self.step = 0
         self._held = self.texts("held", self.teacher)
@@ -117,9 +117,9 @@ class Distiller:
         self.student.train()
         for ids, start in texts:
             logits, said = self._logits(self.student, ids, start), self._judged(ids, start)
-            each = divergence(plan.divergence, said, logits)
+            losses = divergence(plan.divergence, said, logits)
             weights = self._weights(ids, start, said)
-            total, count = total + (each * weights).sum(), count + float(weights.sum())
+            total, count = total + (losses * weights).sum(), count + float(weights.sum())
         self.student.eval()  # type: ignore[no-untyped-call]
         self.step += 1
         if not count:
@@ -155,8 +155,8 @@ class Distiller:
 
     @staticmethod
     def _logits(model: PreTrainedModel, ids: list[int], start: int) -> Tensor:
-        found: Tensor = model(torch.tensor([ids])).logits[0, start - 1 : -1]
-        return found
+        logits: Tensor = model(torch.tensor([ids])).logits[0, start - 1 : -1]
+        return logits
 
 
 def first_student(teacher: PreTrainedModel, chosen: str) -> PreTrainedModel:
@@ -210,21 +210,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rate", type=float, default=DistillPlan.rate)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=60.0, help=MINUTES)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     started = time.time()
-    until = started + 60 * given.minutes
-    plan = DistillPlan(given.divergence, given.on_policy, given.rows, given.tokens, given.rate, given.steps, given.seed)
-    settings = {"teacher": given.teacher, "student": given.student, "boost": given.boost, **asdict(plan)}
+    until = started + 60 * options.minutes
+    plan = DistillPlan(
+        options.divergence, options.on_policy, options.rows, options.tokens, options.rate, options.steps, options.seed
+    )
+    settings = {"teacher": options.teacher, "student": options.student, "boost": options.boost, **asdict(plan)}
     del settings["steps"]  # a run may be continued
     say_start("teacher and student; held-out answers", until, plan.steps)
-    engine = copyspec.load(given.teacher, dtype="float32")
-    student = first_student(engine.model, given.student)
-    boosted = [copyspec.load(name, dtype="float32").model for name in given.boost]
-    distiller = Distiller(engine.model, student, engine.tokenizer, Requests(given.data), plan, boosted)
-    check_settings(given.out, settings)
+    engine = copyspec.load(options.teacher, dtype="float32")
+    student = first_student(engine.model, options.student)
+    boosted = [copyspec.load(name, dtype="float32").model for name in options.boost]
+    distiller = Distiller(engine.model, student, engine.tokenizer, Requests(options.data), plan, boosted)
+    check_settings(options.out, settings)
     say_prepared(started, until)
-    distill(distiller, given.out, until)
-    say_end(given.out, given.out / "student", distiller.step, plan.steps)
+    distill(distiller, options.out, until)
+    say_end(options.out, options.out / "student", distiller.step, plan.steps)
 
 
 if __name__ == "__main__":

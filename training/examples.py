@@ -116,9 +116,9 @@ class ExampleMaker:
             text = (spaced if rng.random() < self.mixture.spaced else join_words)(words)
             return Example(CORRECT + text, " " + text)
         if self.mixture.aimed > 0 and rng.random() < self.mixture.aimed:
-            found = self._aimed(rng)
-            if found is not None:
-                return found
+            example = self._aimed(rng)
+            if example is not None:
+                return example
         is_plain = self.mixture.plain > 0 and rng.random() < self.mixture.plain
         return self._correction([self._clean(rng.choice(self.plain if is_plain else self.sentences), rng)], rng)
 

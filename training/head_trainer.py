@@ -101,14 +101,14 @@ class Trainer:
     def loss(self, tokens: Tensor, states: Tensor) -> Tensor:
         """Loss of windows: tokens [n, K + 1] and the states before them [n, K + 1, (1 + layers) D]."""
         plan, total = self.plan, states.new_zeros(())
-        for depth, (found, following, _) in enumerate(self._predictions(tokens, states)):
+        for depth, (predicted, following, _) in enumerate(self._predictions(tokens, states)):
             with torch.no_grad():
                 wanted = F.linear(following, self.shared).float().softmax(-1)
-            logits = F.linear(found, self.shared).float()
-            each = -(wanted * logits.log_softmax(-1)).sum(-1).mean()
+            logits = F.linear(predicted, self.shared).float()
+            loss = -(wanted * logits.log_softmax(-1)).sum(-1).mean()
             if plan.kind != "parallel" and plan.regression:
-                each = each + plan.regression * F.smooth_l1_loss(found.float(), following)
-            total = total + plan.decay**depth * each
+                loss = loss + plan.regression * F.smooth_l1_loss(predicted.float(), following)
+            total = total + plan.decay**depth * loss
         return total
 
     def train(self, windows: Windows) -> float:
@@ -131,16 +131,16 @@ class Trainer:
         """How often the model's own choice is each head's first token, and among its first five. Tokens outside the
         heads' vocabulary count as wrong."""
         count = max(1, count // self.plan.span) if self.plan.kind == "feature" else count
-        held = windows.starts[:: max(1, len(windows.starts) // count)]
-        tokens, states = windows.at(held)
-        found: dict[str, list[float]] = {"top1": [], "top5": []}
+        starts = windows.starts[:: max(1, len(windows.starts) // count)]
+        tokens, states = windows.at(starts)
+        shares: dict[str, list[float]] = {"top1": [], "top5": []}
         for features, _, following in self._predictions(tokens, states):
             best = F.linear(features, self.shared).topk(5).indices
             best = best if self.vocabulary is None else self.vocabulary[best]
             right = best == following[:, None]
-            found["top1"].append(round(float(right[:, 0].float().mean()), 4))
-            found["top5"].append(round(float(right.any(-1).float().mean()), 4))
-        return found
+            shares["top1"].append(round(float(right[:, 0].float().mean()), 4))
+            shares["top5"].append(round(float(right.any(-1).float().mean()), 4))
+        return shares
 
     def _predictions(self, tokens: Tensor, states: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """For each depth: the features that logits are computed from and the model's own states there, [m, D] each, and
@@ -177,14 +177,14 @@ class Trainer:
             visible = places < places[:, None] - depth  # the text before the draft
             own = torch.stack(keys, 2), torch.stack(values, 2)
             features = layer.attend(pairs, (context.keys, context.values), visible, own)
-            kept = features[:, depth:].flatten(0, 1), slice(depth + 1, count + 1)
-            yield kept[0], states[:, kept[1]].flatten(0, 1), tokens[:, kept[1]].flatten()
+            pair = features[:, depth:].flatten(0, 1), slice(depth + 1, count + 1)
+            yield pair[0], states[:, pair[1]].flatten(0, 1), tokens[:, pair[1]].flatten()
             features = _shifted(features)
 
 
-def _shifted(held: Tensor) -> Tensor:
+def _shifted(states: Tensor) -> Tensor:
     """Shift every entry by one place along the window. [B, n, ...]"""
-    return torch.cat([torch.zeros_like(held[:, :1]), held[:, :-1]], 1)
+    return torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
 
 
 def _block(weights: Tensors, depth: int) -> Tensors:
@@ -196,8 +196,8 @@ def _begin(plan: HeadPlan, size: int) -> Tensors:
     generator = torch.Generator().manual_seed(plan.seed)
 
     def drawn(rows: int, columns: int) -> Tensor:
-        found: Tensor = torch.randn(rows, columns, generator=generator) * columns**-0.5
-        return found.requires_grad_()
+        tensor: Tensor = torch.randn(rows, columns, generator=generator) * columns**-0.5
+        return tensor.requires_grad_()
 
     if plan.kind == "recurrent":
         weights = {"gate": drawn(plan.inner, 2 * size), "up": drawn(plan.inner, 2 * size)}
@@ -239,17 +239,17 @@ def _begin_layer(plan: HeadPlan, sizes: LayerSizes, model: nn.Module | None) -> 
     weights["fc"] = torch.cat([token, torch.eye(sizes.hidden)], 1)
     layers = getattr(getattr(model, "base_model", None), "layers", None)
     if layers is not None:
-        held = dict(layers[-1].named_parameters())
+        parameters = dict(layers[-1].named_parameters())
         parts = {
-            "qkv": [held.get(f"self_attn.{name}_proj.weight") for name in "qkv"],
-            "gate_up": [held.get(f"mlp.{name}_proj.weight") for name in ("gate", "up")],
+            "qkv": [parameters.get(f"self_attn.{name}_proj.weight") for name in "qkv"],
+            "gate_up": [parameters.get(f"mlp.{name}_proj.weight") for name in ("gate", "up")],
         }
-        for name, found in parts.items():
-            if all(each is not None for each in found):
+        for name, sources in parts.items():
+            if all(source is not None for source in sources):
                 limit = plan.inner if name == "gate_up" else None
-                joined = torch.cat([each.detach().float()[:limit] for each in found])  # type: ignore[union-attr]
+                joined = torch.cat([source.detach().float()[:limit] for source in sources])  # type: ignore[union-attr]
                 weights[name] = joined if joined.shape == weights[name].shape else weights[name]
-    return {name: each.requires_grad_() for name, each in weights.items()}
+    return {name: tensor.requires_grad_() for name, tensor in weights.items()}
 
 
 def save_heads(folder: Path, trainer: Trainer, output: Tensor, model: str) -> None:
@@ -265,7 +265,7 @@ def save_heads(folder: Path, trainer: Trainer, output: Tensor, model: str) -> No
             "num_attention_heads": sizes.heads, "num_key_value_heads": sizes.kv_heads, "head_dim": sizes.head_dim,
             "rms_norm_eps": sizes.epsilon, "rope_theta": sizes.theta, "context": sizes.context,
         }  # fmt: skip
-    tensors = {name: each.bfloat16() for name, each in trainer.weights.items()}
+    tensors = {name: tensor.bfloat16() for name, tensor in trainer.weights.items()}
     tensors["probe"] = probe(output)
     if trainer.vocabulary is not None:
         tensors["vocabulary"] = trainer.vocabulary.int()

@@ -74,9 +74,9 @@ class HeadRun:
 
     def learn(self, steps: int, until: float) -> None:
         """Train for this many steps on the existing shards; save heads and checkpoint, and write the log."""
-        found = shards(self._out / "states")
-        held = found[:1]
-        learned = [path for path in found if path not in held] or found
+        paths = shards(self._out / "states")
+        unseen = paths[:1]
+        learned = [path for path in paths if path not in unseen] or paths
         if self._held is None or self._held[0] != learned:
             self._held = None  # free the old windows first
             self._held = learned, self._windows(learned)
@@ -94,7 +94,7 @@ class HeadRun:
             save_checkpoint(self._out / CHECKPOINT, trainer.weights, trainer.optimizer, trainer.step, **others)
             save_heads(self._out / "heads", trainer, weights_of(self._model)[0], self._name)
             line: dict[str, object] = {"step": trainer.step, "loss": round(sum(losses) / len(losses), 4)}
-            line |= trainer.accuracy(self._windows(held))
+            line |= trainer.accuracy(self._windows(unseen))
             append_log(self._out, line)
 
     @property
@@ -113,11 +113,11 @@ class HeadRun:
         if self._trainer is None:
             output, table = weights_of(self._model)
             checkpoint = self._out / CHECKPOINT
-            held = load_file(checkpoint) if checkpoint.is_file() else {}
+            tensors = load_file(checkpoint) if checkpoint.is_file() else {}
             # New shards might select other tokens; the heads keep the vocabulary they started with.
-            vocabulary = held.get("vocabulary", _vocabulary(paths, self._plan, output.shape[0]))
+            vocabulary = tensors.get("vocabulary", _vocabulary(paths, self._plan, output.shape[0]))
             self._trainer = Trainer(output, table, vocabulary, self._plan, self._model)
-            if held:
+            if tensors:
                 self._trainer.step = restore(checkpoint, self._trainer.weights, self._trainer.optimizer)
         return self._trainer
 
@@ -187,49 +187,49 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rate", type=float, default=HeadPlan.rate)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=120.0, help=MINUTES)
-    given = parser.parse_args(arguments)
-    if given.convert:
-        convert(*given.convert)
+    options = parser.parse_args(arguments)
+    if options.convert:
+        convert(*options.convert)
         return
-    if given.out is None:
+    if options.out is None:
         parser.error("--out is needed")
-    if given.prose < 0:
-        parser.error(f"--prose must be 0 or more, got {given.prose}")
-    if not 0 <= given.own <= 1:
-        parser.error(f"--own must be from 0 to 1, got {given.own}")
-    until = time.time() + 60 * given.minutes
+    if options.prose < 0:
+        parser.error(f"--prose must be 0 or more, got {options.prose}")
+    if not 0 <= options.own <= 1:
+        parser.error(f"--own must be from 0 to 1, got {options.own}")
+    until = time.time() + 60 * options.minutes
     plan = HeadPlan(
-        kind=given.kind, depth=given.depth, inner=given.inner, vocabulary=given.vocabulary, steps=given.steps,
-        batch=given.batch, rate=given.rate, seed=given.seed, span=given.span,
-        layers=tuple(given.layers) if given.kind == "recurrent" else (),
+        kind=options.kind, depth=options.depth, inner=options.inner, vocabulary=options.vocabulary, steps=options.steps,
+        batch=options.batch, rate=options.rate, seed=options.seed, span=options.span,
+        layers=tuple(options.layers) if options.kind == "recurrent" else (),
     )  # fmt: skip
     outputs = OutputPlan(
-        rows=given.rows or _rows(given.out, given.minutes),
-        tokens=given.tokens,
-        seed=given.seed,
-        layers=tuple(given.layers),
-        prose=given.prose,
-        own=given.own,
+        rows=options.rows or _rows(options.out, options.minutes),
+        tokens=options.tokens,
+        seed=options.seed,
+        layers=tuple(options.layers),
+        prose=options.prose,
+        own=options.own,
     )
     say_start("the model; the first of its shards", until, plan.steps)
     import copyspec
 
-    run = HeadRun(given.out, copyspec.load(given.model, dtype=given.dtype), given.model, (plan, outputs))
-    requests = Requests(given.data)
+    run = HeadRun(options.out, copyspec.load(options.model, dtype=options.dtype), options.model, (plan, outputs))
+    requests = Requests(options.data)
     # The first shard is held out; before the second one with answers, the vocabulary would be that of prose.
-    first = min(1 + outputs.prose, given.shards - 1)
-    for number in range(max(given.shards, 1)):
+    first = min(1 + outputs.prose, options.shards - 1)
+    for number in range(max(options.shards, 1)):
         run.read(requests, number, 1 + outputs.prose)
         is_late = time.time() > until
         if plan.steps and (is_late or number >= max(first, 1)):
             run.learn(STEPS_A_SHARD, until)
         if is_late:
-            print(f"the time is up: {number + 1} of {given.shards} shards were read", flush=True)
+            print(f"the time is up: {number + 1} of {options.shards} shards were read", flush=True)
             break
     while not run.is_done and time.time() < until:
         run.learn(10 * STEPS_A_SHARD, until)
     if plan.steps:
-        say_end(given.out, given.out / "heads", run.step, plan.steps)
+        say_end(options.out, options.out / "heads", run.step, plan.steps)
 
 
 def _rows(out: Path, minutes: float) -> int:

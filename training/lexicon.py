@@ -110,9 +110,9 @@ class Lexicon:
         if word not in self._repairs:
             if len(self._repairs) > 200_000:
                 self._repairs.clear()  # otherwise every made-up typo would be cached for good
-            found = {near: self.words[near] for near in edits(word) if self.words[near] >= FREQUENT_COUNT}
-            ranked = sorted(found, key=lambda near: -found[near])
-            alone = len(ranked) == 1 or (len(ranked) > 1 and found[ranked[0]] >= MIN_RATIO * found[ranked[1]])
+            candidates = {near: self.words[near] for near in edits(word) if self.words[near] >= FREQUENT_COUNT}
+            ranked = sorted(candidates, key=lambda near: -candidates[near])
+            alone = len(ranked) == 1 or (len(ranked) > 1 and candidates[ranked[0]] >= MIN_RATIO * candidates[ranked[1]])
             self._repairs[word] = ranked[0] if alone else word
         return self._repairs[word]
 

@@ -168,10 +168,10 @@ def load_adapter(folder: Path, adapter: Adapter) -> None:
             layer, name = key.split(".")
             for half, part in zip("AB", pair, strict=True):
                 full = f"base_model.model.model.layers.{layer}.{_PLACE[name]}.{name}.lora_{half}.weight"
-                found = named.pop(full, None)
-                if found is None or found.shape != part.shape:
-                    seen = None if found is None else tuple(found.shape)
+                tensor = named.pop(full, None)
+                if tensor is None or tensor.shape != part.shape:
+                    seen = None if tensor is None else tuple(tensor.shape)
                     raise ValueError(f"{full} in {str(folder)!r} is {seen}; this run has {tuple(part.shape)}")
-                part.copy_(found)
+                part.copy_(tensor)
     if named:
         raise ValueError(f"{str(folder)!r} has {next(iter(named))!r}, which this run does not adapt")

@@ -69,11 +69,11 @@ def _by_doubling(word: str, rng: random.Random) -> str:
     """Write a doubled consonant once, or a single one twice."""
     doubled, single = list(_DOUBLED.finditer(word)), list(_SINGLE.finditer(word))
     if doubled and (not single or rng.random() < 0.7):
-        found = rng.choice(doubled)
-        return word[: found.start()] + word[found.start() + 1 :]
+        match = rng.choice(doubled)
+        return word[: match.start()] + word[match.start() + 1 :]
     if single:
-        found = rng.choice(single)
-        return word[: found.start()] + found.group() + word[found.start() :]
+        match = rng.choice(single)
+        return word[: match.start()] + match.group() + word[match.start() :]
     return word
 
 

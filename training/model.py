@@ -186,8 +186,8 @@ def keep_layers(weights: Weights, kept: Sequence[int]) -> Weights:
         if name == "norm":
             for new, old in enumerate(kept):
                 prefix = f"{old}."
-                parts = {each: weights[each] for each in weights if each.startswith(prefix)}
-                chosen |= {f"{new}.{each.removeprefix(prefix)}": part for each, part in parts.items()}
+                parts = {name: weights[name] for name in weights if name.startswith(prefix)}
+                chosen |= {f"{new}.{name.removeprefix(prefix)}": part for name, part in parts.items()}
         if not name[0].isdigit():
             chosen[name] = value
     return chosen

@@ -57,19 +57,19 @@ def _order(sequence: Ints, order: int, least: int, words: int) -> Order:
         context = np.unique(context * words + column, return_inverse=True)[1]
     totals = np.bincount(context)
     _, first, often = np.unique(context * words + columns[-1], return_index=True, return_counts=True)
-    kept = often >= least
-    first, often = first[kept], often[kept]
+    mask = often >= least
+    first, often = first[mask], often[mask]
     by_context = np.lexsort((-often, context[first]))
     first, often = first[by_context], often[by_context]
     _, starts, sizes = np.unique(context[first], return_index=True, return_counts=True)
-    kept = np.arange(len(first)) - np.repeat(starts, sizes) < MAX_CONTINUATIONS
+    mask = np.arange(len(first)) - np.repeat(starts, sizes) < MAX_CONTINUATIONS
     places = first[starts]
     return Order(
         np.stack([column[places] for column in columns[:-1]], axis=1),
         totals[context[places]],
         np.minimum(sizes, MAX_CONTINUATIONS),
-        columns[-1][first[kept]],
-        often[kept],
+        columns[-1][first[mask]],
+        often[mask],
     )
 
 
@@ -92,13 +92,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        found = count(list(read_lines(options.texts)), options.words, options.least)
-        found.save(options.out)
+        ngrams = count(list(read_lines(options.texts)), options.words, options.least)
+        ngrams.save(options.out)
     except (OSError, ValueError) as error:
         print(f"training.ngrams: {error}", file=sys.stderr)
         return 2
-    sizes = ", ".join(f"{len(order.following):,} n-grams of {n}" for n, order in enumerate(found.orders, start=2))
-    print(f"{options.out}: {len(found.words):,} words, {sizes}, {options.out.stat().st_size / 1e6:.2f} MB")
+    sizes = ", ".join(f"{len(order.following):,} n-grams of {n}" for n, order in enumerate(ngrams.orders, start=2))
+    print(f"{options.out}: {len(ngrams.words):,} words, {sizes}, {options.out.stat().st_size / 1e6:.2f} MB")
     return 0
 
 

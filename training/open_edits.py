@@ -193,8 +193,8 @@ def put_misspelling(words: Words, i: int, lexicon: Lexicon, rng: random.Random) 
 
 
 def put_cut(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-    found = cut(low(words, i), lexicon, rng) if plain(words, i) else None
-    return [" " + found[0], " " + found[1]] if found else None
+    pieces = cut(low(words, i), lexicon, rng) if plain(words, i) else None
+    return [" " + pieces[0], " " + pieces[1]] if pieces else None
 
 
 def change_ending(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
@@ -202,14 +202,14 @@ def change_ending(words: Words, i: int, lexicon: Lexicon, rng: random.Random) ->
     word = low(words, i)
     if not plain(words, i) or len(word) < 5:
         return None
-    found = []
+    forms = []
     for longer, shorter in _ENDINGS:
         if word.endswith(longer):
-            found.append(word[: len(word) - len(longer)] + shorter)
+            forms.append(word[: len(word) - len(longer)] + shorter)
         if shorter and word.endswith(shorter):
-            found.append(word[: len(word) - len(shorter)] + longer)
-    found += [word + "ly", word + "ness", word + "ment"]
-    known = [other for other in found if len(other) > 3 and lexicon.words[other] >= FREQUENT_COUNT]
+            forms.append(word[: len(word) - len(shorter)] + longer)
+    forms += [word + "ly", word + "ness", word + "ment"]
+    known = [other for other in forms if len(other) > 3 and lexicon.words[other] >= FREQUENT_COUNT]
     return [" " + rng.choice(known)] if known else None
 
 
@@ -294,10 +294,10 @@ def put_one_of(rows: list[list[str]]) -> Put:
     others = {word: [o for row in rows if word in row for o in row if o != word] for row in rows for word in row}
 
     def put(words: Words, i: int, lexicon: Lexicon, rng: random.Random) -> Words | None:
-        found = others.get(low(words, i))
-        if not found or not words[i].strip().replace("'", "").isalpha():
+        forms = others.get(low(words, i))
+        if not forms or not words[i].strip().replace("'", "").isalpha():
             return None
-        return split_like(rng.choice(found), words[i])
+        return split_like(rng.choice(forms), words[i])
 
     return put
 

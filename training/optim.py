@@ -39,8 +39,8 @@ def orthogonal(update: Tensor) -> Tensor:
     for _ in range(5):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    found: Tensor = x.mT if tall else x
-    return found.to(update.dtype)
+    matrix: Tensor = x.mT if tall else x
+    return matrix.to(update.dtype)
 
 
 class Shared:
@@ -64,11 +64,11 @@ class Shared:
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Named views of a flat buffer."""
-        found, start = {}, 0
+        views, start = {}, 0
         for name, shape in self.shapes.items():
-            found[name] = flat[start : start + shape.numel()].view(shape)
+            views[name] = flat[start : start + shape.numel()].view(shape)
             start += shape.numel()
-        return found
+        return views
 
     def state(self) -> dict[str, Tensor]:
         """The state saved in a checkpoint."""

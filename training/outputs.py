@@ -64,18 +64,18 @@ def write_shard(path: Path, engine: Engine, requests: Requests, plan: OutputPlan
     rng = random.Random(f"{plan.seed}/{path.stem}")
     asked = own_requests(engine, round(plan.own * plan.rows), rng.getrandbits(32))
     asked += [requests.draw(rng) for _ in range(plan.rows - len(asked))]
-    prompts = [chat_ids(engine.tokenizer, [{"role": "user", "content": each}]) for each in asked]
+    prompts = [chat_ids(engine.tokenizer, [{"role": "user", "content": text}]) for text in asked]
     recorders = list[StateRecorder]()
     outputs = answer(engine, prompts, plan.tokens, rng.getrandbits(32), recorders=recorders, layers=plan.layers)
     states = [states_of(recorders, prompt, output) for prompt, output in zip(prompts, outputs, strict=True)]
-    kept = [until_loop(output) for output in outputs]
+    lengths = [until_loop(output) for output in outputs]
     _save(
         path,
-        [torch.tensor(output[:length]) for output, length in zip(outputs, kept, strict=True)],
-        [each[:length] for each, length in zip(states, kept, strict=True)],
+        [torch.tensor(output[:length]) for output, length in zip(outputs, lengths, strict=True)],
+        [state[:length] for state, length in zip(states, lengths, strict=True)],
         prompts,
     )
-    return sum(kept)
+    return sum(lengths)
 
 
 def own_requests(engine: Engine, count: int, seed: int) -> list[str]:
@@ -89,11 +89,11 @@ def own_requests(engine: Engine, count: int, seed: int) -> list[str]:
     if not (marked and opening):
         return []
     ids = list(tokenizer(opening, add_special_tokens=False)["input_ids"])
-    found = dict[str, None]()
+    texts = dict[str, None]()
     for tokens in answer(engine, [ids] * count, REQUEST_TOKENS, seed, sampled=1.0, temperature=1.0):
         if len(tokens) < REQUEST_TOKENS and until_loop(tokens) == len(tokens):
-            found[str(tokenizer.decode(tokens, skip_special_tokens=True)).strip()] = None
-    return [each for each in found if each]
+            texts[str(tokenizer.decode(tokens, skip_special_tokens=True)).strip()] = None
+    return [text for text in texts if text]
 
 
 @torch.inference_mode()
@@ -110,9 +110,9 @@ def write_prose(path: Path, engine: Engine, requests: Requests, plan: OutputPlan
         piece = rows[first : first + PROSE_BATCH]
         ids = torch.tensor([[*row, *[0] * (max(map(len, piece)) - len(row))] for row in piece], device=model.device)
         with hidden_states(model, plan.layers) as inner:
-            found = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        found = torch.cat([found, *(inner.inner[layer] for layer in plan.layers)], -1).cpu()
-        for row, state in zip(piece, found, strict=True):
+            features = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        features = torch.cat([features, *(inner.inner[layer] for layer in plan.layers)], -1).cpu()
+        for row, state in zip(piece, features, strict=True):
             tokens.append(torch.tensor(row[SKIPPED + 1 :]))
             states.append(state[SKIPPED : len(row) - 1])
     _save(path, tokens, states)
@@ -190,8 +190,8 @@ class StateRecorder:
         if known < len(output) and self._last is not None:  # a row's last tokens are not drafted from any more
             tree, last = self._last
             states.append(_along(tree, last, output[known:]))
-        found = torch.cat(states)[: len(output)]
-        return found if len(found) == len(output) else None
+        recorded = torch.cat(states)[: len(output)]
+        return recorded if len(recorded) == len(output) else None
 
 
 def _along(tree: DraftTree, states: Tensor, tokens: Sequence[int]) -> Tensor:
@@ -202,8 +202,8 @@ def _along(tree: DraftTree, states: Tensor, tokens: Sequence[int]) -> Tensor:
 def states_of(recorders: list[StateRecorder], prompt: Sequence[int], output: Sequence[int]) -> Tensor:
     """The states that an output's tokens were chosen from, [n, (1 + layers) D]; its recorder is taken from the list.
     Raises LookupError if no row was it."""
-    for place, each in enumerate(recorders):
-        if each.prompt == tuple(prompt) and (states := each.of_output(output)) is not None:
+    for place, recorder in enumerate(recorders):
+        if recorder.prompt == tuple(prompt) and (states := recorder.of_output(output)) is not None:
             del recorders[place]
             return states
     raise LookupError(f"no states of an output of {len(output)} tokens were recorded")
@@ -242,7 +242,7 @@ def answer(
         batch_size=BATCH,
         drafter="auto" if recorders is None else ["auto", record],
     )
-    return [list(each.token_ids) for each in results]
+    return [list(result.token_ids) for result in results]
 
 
 def answered_chats(
@@ -250,16 +250,16 @@ def answered_chats(
 ) -> list[tuple[list[int], int]]:
     """Chats of drawn requests with their answers (`answer`), and where the answers begin; empty ones are left out."""
     asked = [requests.draw(rng) for _ in range(rows)]
-    prompts = [chat_ids(engine.tokenizer, [{"role": "user", "content": each}]) for each in asked]
+    prompts = [chat_ids(engine.tokenizer, [{"role": "user", "content": text}]) for text in asked]
     outputs = answer(engine, prompts, tokens, rng.getrandbits(32), sampled=sampled)
     return [([*prompt, *output], len(prompt)) for prompt, output in zip(prompts, outputs, strict=True) if output]
 
 
 def read_shard(path: Path) -> list[tuple[Tensor, Tensor]]:
     """(tokens [n], states [n, D]) of each output of a shard."""
-    with safe_open(path, "pt") as held:
-        tokens, states = held.get_tensor("tokens").long(), held.get_tensor("states")
-        lengths = held.get_tensor("lengths").tolist()
+    with safe_open(path, "pt") as file:
+        tokens, states = file.get_tensor("tokens").long(), file.get_tensor("states")
+        lengths = file.get_tensor("lengths").tolist()
     return list(zip(tokens.split(lengths), states.split(lengths), strict=True))
 
 

@@ -124,14 +124,14 @@ def fix_base(words: Words, i: int, lexicon: Lexicon) -> str | None:
 
 
 def bases(word: str) -> list[str]:
-    found = []
+    forms = []
     if word.endswith("s") and not word.endswith("ss"):
-        found.append(word[:-1])
+        forms.append(word[:-1])
     if word.endswith("ed"):
-        found += [word[:-2], word[:-1]]
+        forms += [word[:-2], word[:-1]]
     if word.endswith("ing"):
-        found += [word[:-3], word[:-3] + "e"]
-    return found
+        forms += [word[:-3], word[:-3] + "e"]
+    return forms
 
 
 def past(base: str) -> str:

@@ -24,8 +24,8 @@ def check_settings(out: Path, settings: Mapping[str, object]) -> None:
     path, wanted = out / "plan.json", json.loads(json.dumps(settings))
     if not path.is_file():
         path.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
-    elif (held := json.loads(path.read_text(encoding="utf-8"))) != wanted:
-        raise ValueError(f"{str(out)!r} holds a run of {held!r}, not of {wanted!r}; give another --out")
+    elif (stored := json.loads(path.read_text(encoding="utf-8"))) != wanted:
+        raise ValueError(f"{str(out)!r} holds a run of {stored!r}, not of {wanted!r}; give another --out")
 
 
 def working_dtype(device: str) -> torch.dtype:
@@ -85,7 +85,9 @@ def last_step(out: Path) -> int:
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file, which replaces `path` once it is complete."""
     part = path.with_name(part_name(path.name))
-    save_file({name: each.detach().contiguous() for name, each in tensors.items()}, part)  # `save` copies them twice
+    save_file(
+        {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, part
+    )  # `save` copies them twice
     part.replace(path)
 
 
@@ -93,25 +95,25 @@ def save_checkpoint(
     path: Path, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, step: int, **others: Tensor
 ) -> None:
     """Write the weights, what Adam keeps for them, the step and `others`."""
-    held = {"step": torch.tensor(step), **others}
-    for name, each in weights.items():
-        state = optimizer.state.get(each, {})
-        held[_WEIGHT + name] = each
-        held |= {f"state.{name}.{key}": state[key] for key in _MOMENTS if key in state}
-    save_tensors(path, held)
+    tensors = {"step": torch.tensor(step), **others}
+    for name, weight in weights.items():
+        state = optimizer.state.get(weight, {})
+        tensors[_WEIGHT + name] = weight
+        tensors |= {f"state.{name}.{key}": state[key] for key in _MOMENTS if key in state}
+    save_tensors(path, tensors)
 
 
 def restore(path: Path, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> int:
     """Restore what `save_checkpoint` wrote, and return its step. Raises ValueError if it is of other weights."""
-    held = load_file(path)
-    shapes = {name.removeprefix(_WEIGHT): each.shape for name, each in held.items() if name.startswith(_WEIGHT)}
-    if shapes != {name: each.shape for name, each in weights.items()}:
+    tensors = load_file(path)
+    shapes = {name.removeprefix(_WEIGHT): tensor.shape for name, tensor in tensors.items() if name.startswith(_WEIGHT)}
+    if shapes != {name: weight.shape for name, weight in weights.items()}:
         raise ValueError(f"{str(path)!r} is a checkpoint of other weights; give another --out")
-    step = int(held["step"])
+    step = int(tensors["step"])
     with torch.no_grad():
-        for name, each in weights.items():
-            each.copy_(held[_WEIGHT + name])
-            moments = {key: held[f"state.{name}.{key}"] for key in _MOMENTS if f"state.{name}.{key}" in held}
+        for name, weight in weights.items():
+            weight.copy_(tensors[_WEIGHT + name])
+            moments = {key: tensors[f"state.{name}.{key}"] for key in _MOMENTS if f"state.{name}.{key}" in tensors}
             if moments:
-                optimizer.state[each] = {"step": torch.tensor(float(step)), **moments}
+                optimizer.state[weight] = {"step": torch.tensor(float(step)), **moments}
     return step

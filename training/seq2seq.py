@@ -55,14 +55,17 @@ def init_weights(shape: Seq2SeqShape, generator: torch.Generator) -> Weights:
         return torch.randn(*size, generator=generator) * (scale / math.sqrt(size[-1]))
 
     def layer(name: str, depth: float, *, cross: bool) -> Weights:
-        found = {f"{name}.norm1": torch.ones(d), f"{name}.qkv": normal(3 * inner, d)}
-        found[f"{name}.out"] = normal(d, inner, scale=depth)
+        tensors = {f"{name}.norm1": torch.ones(d), f"{name}.qkv": normal(3 * inner, d)}
+        tensors[f"{name}.out"] = normal(d, inner, scale=depth)
         if cross:
             key = normal(inner, d)
-            found |= {f"{name}.norm2": torch.ones(d), f"{name}.query": key.clone()}  # equal tokens attend to each other
-            found |= {f"{name}.kv": torch.cat((key, normal(inner, d))), f"{name}.read": normal(d, inner, scale=depth)}
-        found |= {f"{name}.norm3": torch.ones(d), f"{name}.up": normal(2 * f, d)}
-        return found | {f"{name}.down": normal(d, f, scale=depth)}
+            tensors |= {
+                f"{name}.norm2": torch.ones(d),
+                f"{name}.query": key.clone(),
+            }  # equal tokens attend to each other
+            tensors |= {f"{name}.kv": torch.cat((key, normal(inner, d))), f"{name}.read": normal(d, inner, scale=depth)}
+        tensors |= {f"{name}.norm3": torch.ones(d), f"{name}.up": normal(2 * f, d)}
+        return tensors | {f"{name}.down": normal(d, f, scale=depth)}
 
     weights = {"embed": torch.randn(shape.vocab, d, generator=generator) * (_EMBED / math.sqrt(d))}
     for side, layers, blocks in (("e", shape.encoder_layers, 2), ("d", shape.decoder_layers, 3)):
@@ -186,9 +189,9 @@ def loss_of(
 ) -> Tensor:
     """Summed cross-entropy of the answer tokens, which ``answer`` [rows, length] marks; the source precedes them."""
     sources, pads, answers, ends = halves(ids, answer)
-    given = F.pad(answers[:, :-1], (1, 0), value=START)
+    inputs = F.pad(answers[:, :-1], (1, 0), value=START)
     states = encode(weights, sources, pads, shape, buckets[0])
-    final = decode(weights, given, states, pads, shape, buckets[1])[~ends]
+    final = decode(weights, inputs, states, pads, shape, buckets[1])[~ends]
     loss: Tensor = TiedCrossEntropy.apply(final, weights["embed"], answers[~ends])  # type: ignore[no-untyped-call]
     return loss
 

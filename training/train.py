@@ -105,7 +105,7 @@ def train(data: Path, out: Path, plan: Plan, deadline: float) -> None:
     say_start("prose, tokenizer, held-out examples", until, plan.steps)
     out.mkdir(parents=True, exist_ok=True)
     family = family_of(plan.shape)
-    maker, held = load_prose(data, plan.mixture, family.maker)
+    maker, unseen = load_prose(data, plan.mixture, family.maker)
     _write_tokenizer(out / "tokenizer.json", maker, plan)
     (out / "plan.json").write_text(
         json.dumps({"shape": asdict(plan.shape), "rates": vars(plan.rates), "seed": plan.seed, "preset": plan.device,
@@ -121,7 +121,7 @@ def train(data: Path, out: Path, plan: Plan, deadline: float) -> None:
     else:
         weights = family.init_weights(plan.shape, torch.Generator().manual_seed(plan.seed))
     shared = Shared(weights, plan.world, torch.device(plan.device), working_dtype(plan.device))
-    held_batches = Batches(held, tokenizer, seed=plan.seed, rank=-1, tokens=4096, limit=plan.limit, pool=3)
+    held_batches = Batches(unseen, tokenizer, seed=plan.seed, rank=-1, tokens=4096, limit=plan.limit, pool=3)
     trial = [b for _, _, b in itertools.islice(held_batches.from_place(0, 0), 3)]
     resume = torch.load(out / "checkpoint.pt", weights_only=True) if (out / "checkpoint.pt").exists() else None
     if resume:

@@ -39,8 +39,8 @@ def word_list(lists: Iterable[Path], texts: Iterable[Path]) -> list[str]:
             for line in lines:
                 counts.update(_LETTERS.findall(line))
     words |= {word for word, count in counts.items() if count >= OFTEN}
-    kept = (word for word in words - _NEVER if len(word) > 2 or word in _SHORT or (len(word) == 2 and word.isupper()))
-    return sorted(kept)
+    chosen = (word for word in words - _NEVER if len(word) > 2 or word in _SHORT or (len(word) == 2 and word.isupper()))
+    return sorted(chosen)
 
 
 def rare_words(lists: Iterable[Path], common: Iterable[str]) -> list[str]:

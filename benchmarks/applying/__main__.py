@@ -67,21 +67,21 @@ def measured(rows: Sequence[Row], seed: int = 0) -> Outcomes:
         for form in FORMS:
             if form == "lazy" and written(row.before) == written(row.after):
                 continue  # a snippet cannot show that
-            given = edit(row, form, draw)
+            change = edit(row, form, draw)
             oracle: Any = OracleModel(*[dressed(row.after, ("\n", "", ""))] * 2)
             options = ApplyOptions(form="whole" if form == "whole" else "auto")
             pipeline = ApplyPipeline(None if form in EXACT else oracle, options)
             told = row.instruction if form == "instruction" else ""
-            outcomes.note_applied(row, form, pipeline(before, given, told, path=row.path), after)
+            outcomes.note_applied(row, form, pipeline(before, change, told, path=row.path), after)
             if form in ("blocks", "lazy"):
-                made = ApplyPipeline(oracle)(before, given, path=row.path, exact=False)
+                made = ApplyPipeline(oracle)(before, change, path=row.path, exact=False)
                 outcomes.note_applied(row, f"{form}, merged", made, after)
-        given = edit(row, "lazy", draw)
+        lazy = edit(row, "lazy", draw)
         for fault in FAULTS:
             output = broken(row, fault, draw)
             if output is not None and output.strip() != row.after.strip():
                 oracle = OracleModel(output)
-                made = ApplyPipeline(oracle)(before, given, path=row.path, exact=False)
+                made = ApplyPipeline(oracle)(before, lazy, path=row.path, exact=False)
                 outcomes.note(row, f"fault: {fault}", "used" if made.refusal is None else "refused")
     return outcomes
 
@@ -138,8 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sizes = sorted(len(row.before) for row in rows)
     print(f"{len(rows)} edits of files of {sizes[0]} to {sizes[-1]} characters, median {quantile(sizes, 0.5):.0f}")
     print("\n".join([*outcomes.lines(), f"{1000 * seconds:.0f} ms for each, in all forms and with all faults"]))
-    for each in outcomes.wrong:
-        print(*each, sep=" | ")
+    for row in outcomes.wrong:
+        print(*row, sep=" | ")
     if options.json is not None:
         made_by = {"command": command_line("benchmarks.applying", arguments), **conditions()}
         counts = {name: dict(counts) for name, counts in outcomes.counts.items()}

@@ -47,13 +47,13 @@ class Row:
 def recorded(data: Path) -> Iterator[Row]:
     """Edits of programs by models. Answers with less than half of the file's lines are left out: they are parts of
     files, though the models were asked for all of it."""
-    for each in read_rows(data / "transcripts" / "code_edit.jsonl.gz"):
-        before, after = each["references"][0], each["output"]
-        instruction = each["prompt"].rpartition("## Instruction\n")[2].partition("\n\n## Code After")[0]
+    for row in read_rows(data / "transcripts" / "code_edit.jsonl.gz"):
+        before, after = row["references"][0], row["output"]
+        instruction = row["prompt"].rpartition("## Instruction\n")[2].partition("\n\n## Code After")[0]
         is_whole = 2 * len(after.split("\n")) >= len(before.split("\n"))
         if is_whole and before.strip() != after.strip():
-            name = f"{each['group']}.py"
-            yield Row(each["id"], name, before.strip() + "\n", after.strip() + "\n", instruction)
+            name = f"{row['group']}.py"
+            yield Row(row["id"], name, before.strip() + "\n", after.strip() + "\n", instruction)
 
 
 def committed(repository: Path, seed: int = 0) -> Iterator[Row]:
@@ -63,8 +63,8 @@ def committed(repository: Path, seed: int = 0) -> Iterator[Row]:
     ).split("\0")[1:]
     edits = [
         (head.partition(" ")[0], head.partition(" ")[2], name)
-        for each in log
-        for head, *names in [each.strip().split("\n")]
+        for entry in log
+        for head, *names in [entry.strip().split("\n")]
         for name in names
         if name.endswith(SUFFIXES) and "results/" not in name
     ]
@@ -112,7 +112,7 @@ def regions(before: Sequence[str], after: Sequence[str], context: int) -> list[R
 
 def is_new(part: Sequence[str], lines: Sequence[str]) -> bool:
     """Whether lines do not stand in others as they are: else nobody could know from them what goes."""
-    mine, others = ("\n".join(["", *(line.strip() for line in each if line.strip()), ""]) for each in (part, lines))
+    mine, others = ("\n".join(["", *(line.strip() for line in side if line.strip()), ""]) for side in (part, lines))
     return mine not in others
 
 

@@ -60,15 +60,15 @@ class Finding:
 
 def examine(model_type: str) -> Finding:
     """Test a type with every window, and return the worst finding."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for window in WINDOWS:
         finding = _examine(model_type, window)
-        found.append(finding)
+        findings.append(finding)
         if finding.outcome == "not built" or not finding.windows:
             break
-    worst = max(found, key=lambda each: _ORDER.index(each.outcome))
-    worst.windows = tuple(window for each in found for window in each.windows)
-    worst.outputs, worst.ties = sum(each.outputs for each in found), sum(each.ties for each in found)
+    worst = max(findings, key=lambda finding: _ORDER.index(finding.outcome))
+    worst.windows = tuple(window for finding in findings for window in finding.windows)
+    worst.outputs, worst.ties = sum(finding.outputs for finding in findings), sum(finding.ties for finding in findings)
     return worst
 
 
@@ -104,7 +104,7 @@ def _examine(model_type: str, window: int) -> Finding:
         finding.outcome, finding.reason = "wrong", _error_text(error)
         return finding
     finding.outputs, finding.ties = len(differences), differences.count("tie")
-    wrong = [each for each in differences if each not in (None, "tie")]
+    wrong = [difference for difference in differences if difference not in (None, "tie")]
     if wrong:
         finding.outcome, finding.reason = "wrong", f"{_kind(target)}: {len(wrong)} outputs, {wrong[0]}"
     return finding
@@ -142,7 +142,7 @@ def run(types: Sequence[str], jobs: int) -> Iterator[Finding]:
             theirs.close()
             running[ours] = waiting.pop(0), started, monotonic()
         ready = wait(list(running), timeout=1.0)
-        for pipe in [each for each in running if each in ready]:
+        for pipe in [pipe for pipe in running if pipe in ready]:
             model_type, process, _ = running.pop(pipe)
             try:
                 finding = Finding(**pipe.recv())
@@ -159,11 +159,11 @@ def run(types: Sequence[str], jobs: int) -> Iterator[Finding]:
 
 def table(findings: Sequence[Finding]) -> dict[str, object]:
     """Build the report that `--json` writes."""
-    counts = Counter(each.outcome for each in findings)
+    counts = Counter(finding.outcome for finding in findings)
     return {
         **VERSIONS,
         "counts": {outcome: counts[outcome] for outcome in _ORDER},
-        "types": [asdict(each) for each in sorted(findings, key=lambda each: each.type)],
+        "types": [asdict(finding) for finding in sorted(findings, key=lambda finding: finding.type)],
     }
 
 
@@ -180,7 +180,7 @@ _MEANING = {
 
 def markdown(findings: Sequence[Finding]) -> str:
     """Format the page docs/architectures.md."""
-    outputs, ties = sum(each.outputs for each in findings), sum(each.ties for each in findings)
+    outputs, ties = sum(finding.outputs for finding in findings), sum(finding.ties for finding in findings)
     lines = [
         "# Architectures",
         "",
@@ -193,7 +193,11 @@ def markdown(findings: Sequence[Finding]) -> str:
         "|---|---|",
     ]
     for outcome in _ORDER:
-        names = [f"`{each.type}`" for each in sorted(findings, key=lambda each: each.type) if each.outcome == outcome]
+        names = [
+            f"`{finding.type}`"
+            for finding in sorted(findings, key=lambda finding: finding.type)
+            if finding.outcome == outcome
+        ]
         if names:
             lines.append(f"| {_MEANING[outcome]}: **{len(names)}** | {', '.join(names)} |")
     return "\n".join(lines) + "\n"
@@ -214,10 +218,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     known: list[Finding] = []
     if before := resumed(options.json, VERSIONS):
-        known = [Finding(**each) for each in before["types"]]
-        known = [each for each in known if each.type not in options.only]
-    done = {each.type for each in known}
-    types = [each for each in options.only or model_types() if each not in done]
+        known = [Finding(**fields) for fields in before["types"]]
+        known = [finding for finding in known if finding.type not in options.only]
+    done = {finding.type for finding in known}
+    types = [name for name in options.only or model_types() if name not in done]
     findings = known
     for finding in run(types, options.jobs):
         findings.append(finding)
@@ -226,6 +230,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write_json(options.json, table(findings))
     if options.markdown is not None:
         options.markdown.write_text(markdown(findings))
-    counts = Counter(each.outcome for each in findings)
+    counts = Counter(finding.outcome for finding in findings)
     print(", ".join(f"{counts[outcome]} {outcome}" for outcome in _ORDER if counts[outcome]))
     return 1 if counts["wrong"] else 0

@@ -130,8 +130,8 @@ def unpacked(folder: Path, package: Package) -> Path:
         with tarfile.open(archive) as sdist:
             inside = [member for member in sdist.getmembers() if member.name.startswith(starts)]
             sdist.extractall(part, inside, filter="data")
-        for held in list((part / package.stem).iterdir()):
-            held.rename(part / held.name)
+        for path in list((part / package.stem).iterdir()):
+            path.rename(part / path.name)
         (part / package.stem).rmdir()
     os.replace(part, into)
     return into
@@ -159,7 +159,7 @@ def _arctic(folder: Path) -> None:
     sources, tools = unpacked(folder, ARCTIC), folder / "tools" / "nanobind"
     csrc, package = sources / "csrc" / "suffix_decoding", folder / "site" / "arctic_inference" / "suffix_decoding"
     shutil.copytree(sources / "arctic_inference" / "suffix_decoding", package, dirs_exist_ok=True)
-    headers = [f"-I{each}" for each in (csrc, tools / "include", tools / "ext" / "robin_map" / "include")]
+    headers = [f"-I{path}" for path in (csrc, tools / "include", tools / "ext" / "robin_map" / "include")]
     python = f"-I{sysconfig.get_paths()['include']}"
     target = package / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
     files = (csrc / "bindings.cc", csrc / "suffix_tree.cc", tools / "src" / "nb_combined.cpp")
@@ -178,7 +178,7 @@ def _llama(folder: Path) -> None:
     """Link llama.cpp's driver of self-speculation without the rest of llama.cpp: what only draft models need becomes an
     illegal instruction."""
     root = unpacked(folder, LLAMA) / "vendor" / "llama.cpp"
-    headers = [f"-I{root / each}" for each in ("common", "include", "ggml/include", "vendor")]
+    headers = [f"-I{root / name}" for name in ("common", "include", "ggml/include", "vendor")]
     files = [HERE / "native" / "llama_cpp.cpp", *(root / "common" / f"{name}.cpp" for name in LLAMA_FILES)]
     trial, stubs = folder / "llama_trial.so", folder / "llama_stubs.s"
     _run("g++", *FLAGS, *headers, *files, "-o", trial)
@@ -201,4 +201,4 @@ def versions() -> dict[str, str]:
     """Return what is fetched of each peer, for the report."""
     packages: Sequence[Package] = (ARCTIC, SGLANG, VLLM, LLAMA)
     clones: Sequence[Clone] = (SAM, LLMA)
-    return {each.name: each.version for each in packages} | {each.url: each.commit for each in clones}
+    return {package.name: package.version for package in packages} | {clone.url: clone.commit for clone in clones}

@@ -29,17 +29,17 @@ def check(
     if name not in RUNS:
         return {}
     against, theirs = RUNS[name]
-    rows = [each[0] for each in sets.values()]
+    rows = [tokens[0] for tokens in sets.values()]
     ours = [drafts(peer, folder, row, nodes, setting) for row in rows]
-    found = list(theirs(rows, ours, partial(peer.make, folder), nodes, setting))
-    pairs = [pair for mine, other in zip(ours, found, strict=True) for pair in zip(mine, other, strict=True)]
+    others = list(theirs(rows, ours, partial(peer.make, folder), nodes, setting))
+    pairs = [pair for mine, other in zip(ours, others, strict=True) for pair in zip(mine, other, strict=True)]
     return {"against": against, "drafts": len(pairs), "equal": sum(mine == other for mine, other in pairs)}
 
 
-def contexts(row: TokenRow, found: Drafts) -> Iterator[list[int]]:
+def contexts(row: TokenRow, drafted: Drafts) -> Iterator[list[int]]:
     """The text before each call."""
     at = 0
-    for draft in found:
+    for draft in drafted:
         yield [*row.prompt, *row.output[:at]]
         at += agreed(draft, row.output[at:]) + 1
 
@@ -51,24 +51,24 @@ def agreed(draft: Sequence[int], output: Sequence[int]) -> int:
 
 def drafts(peer: Peer, folder: Path, row: TokenRow, nodes: int, setting: Mapping[str, Any]) -> Drafts:
     """The drafts that the benchmark measures."""
-    drafter, at, found = peer.make(folder, row, nodes, **setting), 0, Drafts()
+    drafter, at, drafted = peer.make(folder, row, nodes, **setting), 0, Drafts()
     while at < len(row.output):
         tree = drafter.propose(Budget(nodes, chain=not peer.trees))
-        found.append(list(tree.tokens))
+        drafted.append(list(tree.tokens))
         joined = row.output[at : at + accepted_path(tree, row.output, at) + 1]
         drafter.accept(joined)
         at += len(joined)
-    return found
+    return drafted
 
 
 def fresh(
     rows: Sequence[TokenRow], ours: Sequence[Drafts], make: Callable[..., Any], nodes: int, setting: Mapping[str, Any]
 ) -> Iterator[Drafts]:
     """The same code, started anew on the whole text before each call."""
-    for row, found in zip(rows, ours, strict=True):
+    for row, drafted in zip(rows, ours, strict=True):
         yield [
             list(make(TokenRow(text, [], row.output), nodes, **setting).propose(Budget(nodes, chain=True)).tokens)
-            for text in contexts(row, found)
+            for text in contexts(row, drafted)
         ]
 
 
@@ -89,9 +89,9 @@ def generated(
             noted: Drafts = []
 
             def noting(self: Any, ids: Any, noted: Drafts = noted, **more: Any) -> Any:
-                found = plain(self, ids, **more)
-                noted.append(found[0][0, ids.shape[1] :].tolist())
-                return found
+                output = plain(self, ids, **more)
+                noted.append(output[0][0, ids.shape[1] :].tolist())
+                return output
 
             Generator.get_candidates = noting  # type: ignore[assignment, method-assign]
             replayed.start([[*row.prompt, *row.output]])
@@ -113,8 +113,8 @@ def batched(
     rows: Sequence[TokenRow], ours: Sequence[Drafts], make: Callable[..., Any], nodes: int, setting: Mapping[str, Any]
 ) -> Iterator[Drafts]:
     """vLLM's proposer with all calls of a row as requests of one batch, as its scheduler calls it."""
-    for row, found in zip(rows, ours, strict=True):
-        texts = list(contexts(row, found))
+    for row, drafted in zip(rows, ours, strict=True):
+        texts = list(contexts(row, drafted))
         proposer, _ = vllm_proposer(nodes, setting["least"], setting["largest"], len(texts))
         width = max(map(len, texts))
         tokens = np.zeros((len(texts), min(LONGEST, width)), np.int32)
@@ -133,14 +133,14 @@ def simulated(
         cache = code.SuffixDecodingCache(max_tree_depth=ARCTIC_DEPTH, max_cached_requests=0)
         plain, noted = cache.speculate, Drafts()
 
-        def noting(*given: Any, plain: Any = plain, noted: Drafts = noted, **more: Any) -> Any:
-            found = plain(*given, **more)
-            noted.append(list(found.token_ids))
-            return found
+        def noting(*args: Any, plain: Any = plain, noted: Drafts = noted, **more: Any) -> Any:
+            output = plain(*args, **more)
+            noted.append(list(output.token_ids))
+            return output
 
         cache.speculate = noting
-        given = np.array(row.prompt, np.int32), np.array(row.output, np.int32)
-        code.suffix_decode(cache, 0, *given, nodes, setting["factor"], setting["least"], True, True)
+        arrays = np.array(row.prompt, np.int32), np.array(row.output, np.int32)
+        code.suffix_decode(cache, 0, *arrays, nodes, setting["factor"], setting["least"], True, True)
         yield noted
 
 

@@ -37,12 +37,12 @@ def module(name: str, **names: object) -> ModuleType:
 @contextmanager
 def standing_in(*modules: ModuleType) -> Iterator[None]:
     """Let an import find these modules for those that it names, and nothing else find them later."""
-    held = {each.__name__: sys.modules.get(each.__name__) for each in modules}
-    sys.modules.update({each.__name__: each for each in modules})
+    replaced = {stub.__name__: sys.modules.get(stub.__name__) for stub in modules}
+    sys.modules.update({stub.__name__: stub for stub in modules})
     try:
         yield
     finally:
-        for name, before in held.items():
+        for name, before in replaced.items():
             if before is None:
                 del sys.modules[name]
             else:
@@ -107,13 +107,13 @@ class LlamaCpp:
 
     def __init__(self, library: ctypes.CDLL, kind: str, prompt: Sequence[int], most: int, key: int, least: int) -> None:
         self.library = library
-        given = np.asarray(prompt, np.int32)
-        self.row = library.row_new(kind.encode(), given.ctypes.data, len(given), key, least, most)
+        array = np.asarray(prompt, np.int32)
+        self.row = library.row_new(kind.encode(), array.ctypes.data, len(array), key, least, most)
         self.out = np.zeros(max(most, 64), np.int32)  # the driver of ngram-cache drafts 8 whatever it is told
 
     def accept(self, tokens: Sequence[int]) -> None:
-        given = np.asarray(tokens, np.int32)
-        self.library.row_accept(self.row, given.ctypes.data, len(given))
+        array = np.asarray(tokens, np.int32)
+        self.library.row_accept(self.row, array.ctypes.data, len(array))
 
     def propose(self, budget: Budget) -> DraftTree:
         count = self.library.row_draft(self.row, budget.max_nodes, self.out.ctypes.data)
@@ -168,7 +168,7 @@ class _Words:
         return [str(token) for token in ids]
 
     def convert_tokens_to_ids(self, token: str) -> int | list[int]:
-        return int(token) if isinstance(token, str) else [int(each) for each in token]
+        return int(token) if isinstance(token, str) else [int(piece) for piece in token]
 
 
 class Llma:
@@ -186,10 +186,10 @@ class Llma:
     def propose(self, budget: Budget) -> DraftTree:
         tail = self.output[-5:]  # the n-grams of the end are all that `match_prefix` reads
         grams = [(n, self.code.get_ngrams(tail, n)) for n, _ in self.found["doc_ngrams"]]
-        n, _, held = self.code.match_prefix(grams, self.found["doc_ngrams"], len(tail))
+        n, _, places = self.code.match_prefix(grams, self.found["doc_ngrams"], len(tail))
         if n == 0:
             return EMPTY
-        document, at = held[grams[5 - n][1][len(tail) - n]][0]
+        document, at = places[grams[5 - n][1][len(tail) - n]][0]
         return chain(self.found["doc_token_id_list"][document][at + n : at + n + self.block - 1], budget)
 
 

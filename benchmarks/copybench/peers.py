@@ -35,7 +35,7 @@ class Peer:
     def settings(self) -> list[dict[str, Any]]:
         """All settings, the shipped one first."""
         tried = [dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())]
-        return [dict(self.shipped), *(each for each in tried if each != self.shipped)]
+        return [dict(self.shipped), *(setting for setting in tried if setting != self.shipped)]
 
 
 def _transformers(folder: Path, row: TokenRow, nodes: int, largest: int, length: int) -> Drafter:

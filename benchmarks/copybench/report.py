@@ -35,19 +35,19 @@ def budgets(report: Mapping[str, Any]) -> list[int]:
 
 
 def keys(grid: Grid) -> list[tuple[str, str, str]]:
-    return [key for each in grid.tasks.values() for key in each]
+    return [key for rows in grid.tasks.values() for key in rows]
 
 
 def behind(report: Mapping[str, Any], nodes: int, *, chains: bool = False) -> list[tuple[tuple[str, str, str], str]]:
     """The sets on which a peer is ahead, with that peer. `chains`: copyspec's chains beside peers that draft chains."""
-    grid, found = of_budget(report, nodes), []
+    grid, pairs = of_budget(report, nodes), []
     peers = [name for name in grid.methods if name not in {*OURS, TOLD}]
     peers = [name for name in peers if not (chains and report["methods"][name]["trees"])]
     for key in keys(grid):
         best = max(peers, key=lambda name: grid.cell(key, name).tokens_per_call)
         if grid.cell(key, best).tokens_per_call > grid.cell(key, CHAIN if chains else OWN).tokens_per_call:
-            found.append((key, best))
-    return found
+            pairs.append((key, best))
+    return pairs
 
 
 def tables(report: Mapping[str, Any]) -> str:
@@ -57,9 +57,9 @@ def tables(report: Mapping[str, Any]) -> str:
     for nodes in limits:
         parts.append(f"Most nodes of a call: {nodes}. Tokens per call of each set:\n\n{sets_table(report, nodes)}")
         for chains, what in ((False, "copyspec"), (True, "copyspec's chains are behind a chain")):
-            held = behind(report, nodes, chains=chains)
+            pairs = behind(report, nodes, chains=chains)
             grid = of_budget(report, nodes)
-            listed = "; ".join(f"{key[0]}, {grid.label(key)} ({name})" for key, name in held) or "none"
+            listed = "; ".join(f"{key[0]}, {grid.label(key)} ({name})" for key, name in pairs) or "none"
             parts.append(f"Sets where {what if chains else 'copyspec is behind'}, {nodes} nodes: {listed}.")
     parts.append("\n".join(f"- Not run: {name}: {why}." for name, why in report["not_run"].items()))
     return "\n\n".join(parts)
@@ -74,20 +74,20 @@ def methods_table(report: Mapping[str, Any]) -> str:
     head += ["us a draft", "KB a row", f"setting at {most}, shipped", "drafts checked"]
     rows = []
     for name in [TOLD, *report["methods"]]:
-        each = report["methods"].get(name, {"trees": True, "best": {}, "shipped": {}, "check": {}, "kilobytes": None})
+        method = report["methods"].get(name, {"trees": True, "best": {}, "shipped": {}, "check": {}, "kilobytes": None})
         cells = [grids[nodes].cell(key, name) for nodes in (most,) for key in keys(grids[nodes])]
         means = [overall(grids[nodes].cell(key, name) for key in keys(grids[nodes])) for nodes in limits]
-        best = each["best"].get(str(most), each["best"].get(most, {}))
-        check = each["check"]
+        best = method["best"].get(str(most), method["best"].get(most, {}))
+        check = method["check"]
         rows.append(
             [
                 name,
-                "trees" if each["trees"] else "chains",
+                "trees" if method["trees"] else "chains",
                 *(f"{value:.2f}" for value in means),
                 f"{median(cell.nodes_per_call for cell in cells):.1f}",
                 f"{median(cell.draft_us_p50 for cell in cells):.0f}",
-                "" if each["kilobytes"] is None else f"{each['kilobytes']:,.0f}",
-                f"{_setting(best)}; {_setting(each['shipped'])}" if best else "",
+                "" if method["kilobytes"] is None else f"{method['kilobytes']:,.0f}",
+                f"{_setting(best)}; {_setting(method['shipped'])}" if best else "",
                 f"{check['equal']:,} of {check['drafts']:,} equal to {check['against']}" if check else "",
             ]
         )
@@ -100,9 +100,9 @@ def sets_table(report: Mapping[str, Any], nodes: int) -> str:
     shown = [OWN, COPIES, CHAIN, *SHOWN]
     shown = [name for name in shown if _kinds(grid, name)]
     rows: list[list[str]] = []
-    for task, held in grid.tasks.items():
+    for task, sets in grid.tasks.items():
         rows.append([f"**{task}**"])
-        for key in held:
+        for key in sets:
             values = [max(grid.cell(key, kind).tokens_per_call for kind in _kinds(grid, name)) for name in shown]
             values.append(grid.cell(key, TOLD).tokens_per_call)
             rows.append([grid.label(key), str(grid.rows(key)), *(f"{value:.2f}" for value in values)])
@@ -120,10 +120,10 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
                 grid.label(key),
                 [max(grid.cell(key, kind).tokens_per_call for kind in _kinds(grid, name)) for name in shown],
             )
-            for key in held
+            for key in sets
             if not key[1].startswith(MADE)
         ]
-        for task, held in grid.tasks.items()
+        for task, sets in grid.tasks.items()
     }
     png(Chart(f"Tokens per call, from the prompt alone, at most {nodes} nodes a call", shown, tasks), file)
 

@@ -53,27 +53,27 @@ MEMORY_ROWS = 20
 
 def token_sets(rows: Sequence[Transcript], tokenizer: Any) -> dict[Key, list[TokenRow]]:
     """Tokenise rows, by task, set and model."""
-    eos, found = end_token(tokenizer), dict[Key, list[TokenRow]]()
+    eos, sets = end_token(tokenizer), dict[Key, list[TokenRow]]()
     for row in rows:
-        found.setdefault(row.key, []).append(tokenise(row, tokenizer, eos))
-    return found
+        sets.setdefault(row.key, []).append(tokenise(row, tokenizer, eos))
+    return sets
 
 
 def tally(peer: Peer, folder: Path, rows: Sequence[TokenRow], nodes: int, setting: Mapping[str, Any]) -> Tally:
     """Run one method along the outputs of some rows."""
-    found = Tally()
+    counts = Tally()
     for row in rows:
-        replay(peer.make(folder, row, nodes, **setting), row.output, Budget(nodes, chain=not peer.trees), found)
-    return found
+        replay(peer.make(folder, row, nodes, **setting), row.output, Budget(nodes, chain=not peer.trees), counts)
+    return counts
 
 
 def search(peer: Peer, folder: Path, sets: Sets, nodes: int) -> list[tuple[float, dict[str, Any]]]:
     """Return the geometric mean over the sets of tokens per call for every setting, the best first."""
-    found = []
+    scored = []
     for setting in peer.settings():
         tallies = [tally(peer, folder, rows, nodes, setting) for rows in sets.values()]
-        found.append((exp(mean(log(each.output_tokens / each.calls) for each in tallies)), setting))
-    return sorted(found, key=lambda each: -each[0])
+        scored.append((exp(mean(log(counts.output_tokens / counts.calls) for counts in tallies)), setting))
+    return sorted(scored, key=lambda pair: -pair[0])
 
 
 def memory(peer: Peer, folder: Path, rows: Sequence[TokenRow], nodes: int, setting: Mapping[str, Any]) -> float:
@@ -81,32 +81,32 @@ def memory(peer: Peer, folder: Path, rows: Sequence[TokenRow], nodes: int, setti
     long rows that are held together. For a process of its own, since memory that others freed would be reused."""
     use(folder)
     tally(peer, folder, rows[:1], nodes, setting)
-    before, held = resident(), []
+    before, drafters = resident(), []
     for row in rows:
-        held.append(peer.make(folder, row, nodes, **setting))
-        replay(held[-1], row.output, Budget(nodes, chain=not peer.trees), Tally())
-    return (resident() - before) / len(held) / 1024
+        drafters.append(peer.make(folder, row, nodes, **setting))
+        replay(drafters[-1], row.output, Budget(nodes, chain=not peer.trees), Tally())
+    return (resident() - before) / len(drafters) / 1024
 
 
-def figures(name: str, key: Key, nodes: int, found: Tally) -> Figures:
+def figures(name: str, key: Key, nodes: int, counts: Tally) -> Figures:
     return Figures(
         *key,
         method=name,
         nodes=nodes,
-        rows=found.rows,
-        output_tokens=found.output_tokens,
-        calls=found.calls,
-        tokens_per_call=round(ratio(found.output_tokens, found.calls), 4),
-        nodes_per_call=round(ratio(found.nodes, found.calls), 3),
-        draft_us_p50=round(quantile(found.microseconds, 0.5), 1),
-        draft_us_p99=round(quantile(found.microseconds, 0.99), 1),
+        rows=counts.rows,
+        output_tokens=counts.output_tokens,
+        calls=counts.calls,
+        tokens_per_call=round(ratio(counts.output_tokens, counts.calls), 4),
+        nodes_per_call=round(ratio(counts.nodes, counts.calls), 3),
+        draft_us_p50=round(quantile(counts.microseconds, 0.5), 1),
+        draft_us_p99=round(quantile(counts.microseconds, 0.99), 1),
     )
 
 
-def apart(function: Callable[..., float], *given: object) -> float:
+def apart(function: Callable[..., float], *args: object) -> float:
     """Call `function` in a new process."""
     with get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, given)
+        return pool.apply(function, args)
 
 
 def told(key: Key, folder: Path, row: TokenRow, nodes: int) -> Any:
@@ -131,9 +131,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     chosen = [replace(row, references=()) for row in choose_rows(halves[0], options.search_rows)]
     fitted = token_sets(chosen, tokenizer)
     measured = choose_rows(halves[1], options.rows)
-    held = token_sets([replace(row, references=()) for row in measured], tokenizer)
+    sets = token_sets([replace(row, references=()) for row in measured], tokenizer)
     full = token_sets(measured, tokenizer)
-    longest = sorted((row for each in held.values() for row in each), key=lambda row: -len(row.prompt))[:MEMORY_ROWS]
+    longest = sorted((row for rows in sets.values() for row in rows), key=lambda row: -len(row.prompt))[:MEMORY_ROWS]
     use(folder)
     lines: list[Figures] = []
     described: dict[str, dict[str, Any]] = {}
@@ -147,16 +147,19 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             tried = search(peer, folder, fitted, nodes) if peer.grid else [(0.0, dict(peer.shipped))]
             best = tried[0][1]
             described[name]["best"][nodes], described[name]["tried"][nodes] = best, tried
-            found = [figures(name, key, nodes, tally(peer, folder, each, nodes, best)) for key, each in held.items()]
-            lines += found
-            print(f"{name}, {nodes} nodes, {best}: {report.overall(found):.3f}", file=sys.stderr, flush=True)
+            lines_of_sets = [
+                figures(name, key, nodes, tally(peer, folder, token_rows, nodes, best))
+                for key, token_rows in sets.items()
+            ]
+            lines += lines_of_sets
+            print(f"{name}, {nodes} nodes, {best}: {report.overall(lines_of_sets):.3f}", file=sys.stderr, flush=True)
         best = described[name]["best"][options.nodes[-1]]
         described[name]["kilobytes"] = round(apart(memory, peer, folder, longest, options.nodes[-1], best), 1)
-        described[name]["check"] = checks.check(name, peer, folder, held, best, options.nodes[-1])
+        described[name]["check"] = checks.check(name, peer, folder, sets, best, options.nodes[-1])
     for nodes in options.nodes:
-        for key, each in full.items():
+        for key, token_rows in full.items():
             peer = Peer("copyspec", partial(told, key), trees=True)
-            lines.append(figures(TOLD, key, nodes, tally(peer, folder, each, nodes, {})))
+            lines.append(figures(TOLD, key, nodes, tally(peer, folder, token_rows, nodes, {})))
     return {
         "command": command_line("benchmarks.copybench"),
         **surroundings("cpu"),
@@ -193,16 +196,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.png:
         need_matplotlib()
     if options.report:
-        found = json.loads(options.report.read_text(encoding="utf-8"))
+        result = json.loads(options.report.read_text(encoding="utf-8"))
     else:
         places.say_sample(options.transcripts)
         try:
-            found = measure(options)
+            result = measure(options)
         except (ValueError, ImportError, OSError) as error:
             parser.error(str(error))
     if options.json and not options.report:
-        write_json(options.json, found)
-    print(report.tables(found))
+        write_json(options.json, result)
+    print(report.tables(result))
     if options.png:
-        report.draw(found, options.png)
+        report.draw(result, options.png)
     return 0

@@ -36,16 +36,16 @@ def corpus_class(file: Path) -> type[Any]:
     class Corpus:
         """One corpus; of the methods, those that a row uses."""
 
-        def __init__(self, **given: Any) -> None:
+        def __init__(self, **options: Any) -> None:
             names = ("capacity", "max_trie_depth", "min_bfs_breadth", "max_bfs_breadth", "draft_token_num")
-            frequency = given["match_type"] == "PROB"
-            more = (given["external_sam_budget"], given["external_corpus_max_tokens"])
-            self._nodes: int = given["draft_token_num"]
-            self._corpus = library.corpus_new(*(given[name] for name in names), frequency, *more)
+            frequency = options["match_type"] == "PROB"
+            more = (options["external_sam_budget"], options["external_corpus_max_tokens"])
+            self._nodes: int = options["draft_token_num"]
+            self._corpus = library.corpus_new(*(options[name] for name in names), frequency, *more)
 
         def insert(self, batch: Sequence[Sequence[int]]) -> None:
-            for each in batch:
-                library.corpus_insert(self._corpus, _pointer(np.asarray(each, np.int32)), len(each))
+            for ids in batch:
+                library.corpus_insert(self._corpus, _pointer(np.asarray(ids, np.int32)), len(ids))
 
         def synchronize(self) -> None:
             library.corpus_synchronize(self._corpus)
@@ -63,8 +63,8 @@ def corpus_class(file: Path) -> type[Any]:
             (tail,), (length,) = batch, lengths
             tokens, mask = np.zeros(self._nodes, np.int32), np.zeros(self._nodes**2, np.uint8)
             bits = mask.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-            given = np.asarray(tail, np.int32)
-            library.corpus_match(self._corpus, _pointer(given), len(given), length, _pointer(tokens), bits)
+            ids = np.asarray(tail, np.int32)
+            library.corpus_match(self._corpus, _pointer(ids), len(ids), length, _pointer(tokens), bits)
             return tokens.astype(np.int64), mask.astype(np.int64)
 
         def __del__(self) -> None:

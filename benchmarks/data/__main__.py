@@ -53,23 +53,23 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = parse(arguments)
-    if given.list:
+    options = parse(arguments)
+    if options.list:
         print(listed())
         return 0
-    checkouts = Checkouts(given.folder / "origins", given.host)
+    checkouts = Checkouts(options.folder / "origins", options.host)
     failed: dict[str, list[str]] = {}
-    if "transcripts" in given.only:
-        reasons = making.make(given.folder, checkouts, making.Measured.read())
+    if "transcripts" in options.only:
+        reasons = making.make(options.folder, checkouts, making.Measured.read())
         print(f"transcripts: {len(SETS) - len(reasons)} of {len(SETS)} sets")
         failed["transcripts"] = [f"{key}: {reason}" for key, reason in reasons.items()]
     for product in PRODUCTS:
         kind = product.name.split("/")[0]
-        if kind not in given.only:
+        if kind not in options.only:
             continue
         try:
-            if not product.is_in(given.folder):
-                product.write(given.folder, checkouts)
+            if not product.is_in(options.folder):
+                product.write(options.folder, checkouts)
             print(product.name)
         except (Unreachable, making.Different, KeyError, ValueError, OSError) as error:
             failed.setdefault(kind, []).append(f"{product.name}: {error}")

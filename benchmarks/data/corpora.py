@@ -24,7 +24,7 @@ def parallel(source: Path, references: list[Path], name: str) -> Iterator[dict[s
     """Sentences and their corrections, a file of lines each."""
     columns = [path.read_text("utf-8").splitlines() for path in (source, *references)]
     for number, (text, *corrected) in enumerate(zip(*columns, strict=True)):
-        yield {"id": f"{name}-{number:04d}", "source": text.strip(), "references": [each.strip() for each in corrected]}
+        yield {"id": f"{name}-{number:04d}", "source": text.strip(), "references": [text.strip() for text in corrected]}
 
 
 def m2(path: Path, sentences: Container[int]) -> Iterator[dict[str, Any]]:
@@ -43,7 +43,7 @@ def m2(path: Path, sentences: Container[int]) -> Iterator[dict[str, Any]]:
         yield {
             "id": f"conll14-{sentence - 1:04d}",
             "source": source,
-            "references": [_corrected(source, each) for each in edits],
+            "references": [_corrected(source, edit) for edit in edits],
             "edits": edits,
             "sentence": sentence,
         }
@@ -59,7 +59,7 @@ def _corrected(source: str, edits: list[tuple[int, int, str, str]]) -> str:
 def squad(archive: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """SQuAD's passages and questions."""
     with zipfile.ZipFile(archive) as files:
-        (name,) = (each for each in files.namelist() if each.endswith(".json") and not each.startswith("__"))
+        (name,) = (name for name in files.namelist() if name.endswith(".json") and not name.startswith("__"))
         articles = json.loads(files.read(name))["data"]
     passages, queries = [], []
     for article in articles:
@@ -67,7 +67,7 @@ def squad(archive: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             name = f"squad-{article['title']}-{number:03d}"
             passages.append({"id": name, "title": article["title"].replace("_", " "), "text": paragraph["context"]})
             for asked in paragraph["qas"]:
-                answers = sorted({each["text"] for each in asked["answers"]})
+                answers = sorted({answer["text"] for answer in asked["answers"]})
                 queries.append(
                     {"id": asked["id"], "question": asked["question"].strip(), "answers": answers, "passage_id": name}
                 )
@@ -79,7 +79,7 @@ def speeches(archives: Sequence[Path]) -> Iterator[str]:
     seen = set()
     for archive in archives:
         with zipfile.ZipFile(archive) as files:
-            for name in sorted(each for each in files.namelist() if each.endswith(".txt")):
+            for name in sorted(name for name in files.namelist() if name.endswith(".txt")):
                 for paragraph in re.split(r"\n\s*\n", files.read(name).decode("utf-8", "replace")):
                     text = " ".join(paragraph.split())
                     if len(text) >= SHORTEST and text not in seen and "\ufffd" not in text:
@@ -91,22 +91,22 @@ def natural_questions(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, 
     """The passages that answer questions of Natural Questions, each once, and the questions."""
     passages: dict[str, dict[str, Any]] = {}
     queries = []
-    for number, each in enumerate(json_lines(path)):
-        gold = each["ctxs"][0]
+    for number, line in enumerate(json_lines(path)):
+        gold = line["ctxs"][0]
         passage = passages.setdefault(
             gold["text"], {"id": f"nq-{len(passages):05d}", "title": gold["title"], "text": gold["text"]}
         )
         queries.append(
             {
                 "id": f"nqq-{number:05d}",
-                "question": each["question"],
-                "answers": each["answers"],
+                "question": line["question"],
+                "answers": line["answers"],
                 "passage_id": passage["id"],
             }
         )
     left_out = {f"nq-{number:05d}" for number in NQ_PASSAGES}
     not_asked = {f"nqq-{number:05d}" for number in NQ_QUERIES}
     return (
-        [each for each in passages.values() if each["id"] not in left_out],
-        [each for each in queries if each["passage_id"] not in left_out and each["id"] not in not_asked],
+        [passage for passage in passages.values() if passage["id"] not in left_out],
+        [query for query in queries if query["passage_id"] not in left_out and query["id"] not in not_asked],
     )

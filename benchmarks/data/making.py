@@ -36,15 +36,15 @@ class Measured:
 
     @classmethod
     def read(cls) -> dict[str, Measured]:
-        return {key: cls(**found) for key, found in json.loads(ROWS.read_text("utf-8")).items()}
+        return {key: cls(**fields) for key, fields in json.loads(ROWS.read_text("utf-8")).items()}
 
     def numbers(self) -> dict[int, int]:
         """Return the number in the id by the index in the origin."""
-        found = dict[int, int]()
+        by_index = dict[int, int]()
         for run in self.runs.split():
             (index, number), count = map(int, run.split("+")[0].split(":")), int(run.split("+")[1])
-            found |= {index + n: number + n for n in range(count)}
-        return found
+            by_index |= {index + n: number + n for n in range(count)}
+        return by_index
 
 
 def digest(rows: Iterable[Row]) -> str:
@@ -81,11 +81,11 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 
 def files() -> dict[str, list[RecordedSet]]:
     """Return the sets of each file of transcripts."""
-    found: dict[str, list[RecordedSet]] = {}
+    by_file: dict[str, list[RecordedSet]] = {}
     for one in SETS:
         for task in (one.task,) if one.task else ("math", "multiturn_edit"):
-            found.setdefault(f"transcripts/{task}.jsonl.gz", []).append(one)
-    return found
+            by_file.setdefault(f"transcripts/{task}.jsonl.gz", []).append(one)
+    return by_file
 
 
 def held(folder: Path, measured: Mapping[str, Measured]) -> set[str]:
@@ -95,7 +95,9 @@ def held(folder: Path, measured: Mapping[str, Measured]) -> set[str]:
         if (folder / name).is_file():
             for row in json_lines(folder / name):
                 rows.setdefault(row["id"].rsplit("-", 1)[0], []).append(row)
-    return {key for key, found in rows.items() if key in measured and digest(_ordered(found)) == measured[key].sha256}
+    return {
+        key for key, set_rows in rows.items() if key in measured and digest(_ordered(set_rows)) == measured[key].sha256
+    }
 
 
 def _ordered(rows: Sequence[Row]) -> list[Row]:
@@ -119,8 +121,8 @@ def make(folder: Path, checkouts: Checkouts, measured: Mapping[str, Measured]) -
         before = json_lines(folder / name) if (folder / name).is_file() else []
         rows = []
         for one in sets:
-            kept = [row for row in before if row["id"].rsplit("-", 1)[0] == one.key and one.key in there]
-            rows += [row for row in made.get(one.key, kept) if row["task"] == task]
+            unchanged = [row for row in before if row["id"].rsplit("-", 1)[0] == one.key and one.key in there]
+            rows += [row for row in made.get(one.key, unchanged) if row["task"] == task]
         rows.sort(key=lambda row: row["id"][-5:] if row["id"].startswith(BY_ARTICLE) else "")
         write_rows(folder / name, rows)
     return failed

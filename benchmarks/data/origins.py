@@ -114,6 +114,6 @@ def _git(folder: Path, *words: str) -> None:
 
 def _environment(lazily: bool = True) -> dict[str, str]:
     own = {name for name in os.environ if name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}  # set within hooks
-    given = {name: value for name, value in os.environ.items() if name not in own}
-    given |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-    return given if lazily else given | {"GIT_NO_LAZY_FETCH": "1"}
+    environment = {name: value for name, value in os.environ.items() if name not in own}
+    environment |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    return environment if lazily else environment | {"GIT_NO_LAZY_FETCH": "1"}

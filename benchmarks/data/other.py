@@ -78,7 +78,9 @@ HELD_SENTENCES = frozenset(
 
 
 def _parallel(files: tuple[str, ...], name: str) -> Callable[[Path], str]:
-    return lambda folder: _lines(corpora.parallel(folder / files[0], [folder / each for each in files[1:]], name))
+    return lambda folder: _lines(
+        corpora.parallel(folder / files[0], [folder / reference for reference in files[1:]], name)
+    )
 
 
 def _part(read: Callable[[Path], tuple[Rows, ...]], file: str, number: int) -> Callable[[Path], str]:
@@ -114,7 +116,7 @@ PRODUCTS: tuple[Product, ...] = (
         "text/speeches.txt.gz",
         "nltk/nltk_data",
         NLTK,
-        lambda folder: "".join(f"{text}\n" for text in corpora.speeches([folder / each for each in NLTK])),
+        lambda folder: "".join(f"{text}\n" for text in corpora.speeches([folder / name for name in NLTK])),
     ),
     *(
         Product(f"tokenizers/{name}.tokenizer.json.gz", origin, (file,), _vocabulary(make, file))

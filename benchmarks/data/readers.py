@@ -33,17 +33,17 @@ GREEDY = "greedy"
 
 def lookup_chat(folder: Path, answers: str) -> Iterator[Row]:
     """MT-bench as recorded by prompt-lookup-decoding."""
-    for each in json.loads((folder / answers).read_text("utf-8")):
-        greedy = {one["turn"]: one["response_text"] for one in each["response_mistral7b"] if one["gen_func"] == GREEDY}
-        yield from chat_rows(each["prompt"], [greedy[turn] for turn in sorted(greedy)], each["category"])
+    for chat in json.loads((folder / answers).read_text("utf-8")):
+        greedy = {one["turn"]: one["response_text"] for one in chat["response_mistral7b"] if one["gen_func"] == GREEDY}
+        yield from chat_rows(chat["prompt"], [greedy[turn] for turn in sorted(greedy)], chat["category"])
 
 
 def lookup_news(folder: Path, answers: str) -> Iterator[Row]:
     """Summaries as recorded by prompt-lookup-decoding."""
-    for each in json.loads((folder / answers).read_text("utf-8")):
-        output = next(one["response_text"] for one in each["response_mistral7b"] if one["gen_func"] == GREEDY)
-        article = each["prompt"].split("Article: ", 1)[1].removesuffix("Summary:[/INST]").strip()
-        yield {"prompt": each["prompt"], "references": [article], "output": output, "group": article}
+    for entry in json.loads((folder / answers).read_text("utf-8")):
+        output = next(one["response_text"] for one in entry["response_mistral7b"] if one["gen_func"] == GREEDY)
+        article = entry["prompt"].split("Article: ", 1)[1].removesuffix("Summary:[/INST]").strip()
+        yield {"prompt": entry["prompt"], "references": [article], "output": output, "group": article}
 
 
 def chat_rows(
@@ -65,10 +65,10 @@ def chat_rows(
 
 def judged_chat(folder: Path, answers: str, *, questions: str, ends: Iterable[str] = ()) -> Iterator[Row]:
     """Answers in the layout of FastChat's judge."""
-    asked = {each["question_id"]: each for each in json_lines(folder / questions)}
-    for each in json_lines(folder / answers):
-        question = asked[each["question_id"]]
-        texts = [_unmarked(text, ends) for text in each["choices"][0]["turns"]]
+    asked = {question["question_id"]: question for question in json_lines(folder / questions)}
+    for answer in json_lines(folder / answers):
+        question = asked[answer["question_id"]]
+        texts = [_unmarked(text, ends) for text in answer["choices"][0]["turns"]]
         yield from chat_rows(question["turns"], texts, question["category"])
 
 
@@ -88,13 +88,13 @@ def _unmarked(text: str, ends: Iterable[str]) -> str:
 
 def spec_bench(folder: Path, answers: str, *, questions: Path, categories: Sequence[str]) -> Iterator[Row]:
     """One part of Spec-Bench, whose questions are in another repository."""
-    asked = {each["question_id"]: each for each in json_lines(questions)}
-    for each in json_lines(folder / answers):
-        question = asked[each["question_id"]]
+    asked = {question["question_id"]: question for question in json_lines(questions)}
+    for answer in json_lines(folder / answers):
+        question = asked[answer["question_id"]]
         category = question["category"]
         if category not in categories:
             continue
-        for row in chat_rows(question["turns"], each["choices"][0]["turns"], category):
+        for row in chat_rows(question["turns"], answer["choices"][0]["turns"], category):
             text = question["turns"][0]
             if category == "summarization":
                 row["references"] = [text.removeprefix("Summarize: ").strip()]
@@ -105,8 +105,8 @@ def spec_bench(folder: Path, answers: str, *, questions: Path, categories: Seque
 
 def llma(folder: Path, answers: str) -> Iterator[Row]:
     """LLMA's forced decoding: documents, a query and the text of a result, as prompts of `decode.py`."""
-    for each in json_lines(folder / answers):
-        docs, query, output = each["docs"], each["query"], each["result"]["text"]
+    for line in json_lines(folder / answers):
+        docs, query, output = line["docs"], line["query"], line["result"]["text"]
         is_rag = answers.endswith("rag.jsonl")
         prompt = "docs:\n" + "\n".join(docs) + f"\nquery: {query}\nanswer:" if is_rag else query
         text = re.sub(r"^\d+####", "", output)
@@ -130,9 +130,11 @@ FINAL = (
 
 def programs(folder: Path, answers: str) -> Iterator[Row]:
     """GSM8K in three rounds, with the prompts of `GSM/cp_gsm.py`: a program, its review, the final program."""
-    for each in json.loads((folder / answers).read_text("utf-8")):
-        texts = [each[name].removesuffix("<|im_end|>") for name in ("round_1_code", "round_2_critique", "round_3_code")]
-        asked = [PROGRAM.format(each["question"]), REVIEW, FINAL]
+    for entry in json.loads((folder / answers).read_text("utf-8")):
+        texts = [
+            entry[name].removesuffix("<|im_end|>") for name in ("round_1_code", "round_2_critique", "round_3_code")
+        ]
+        asked = [PROGRAM.format(entry["question"]), REVIEW, FINAL]
         for turn, output in enumerate(texts, start=1):
             before = [text for pair in zip(asked, texts, strict=True) for text in pair][: 2 * (turn - 1)]
             yield {
@@ -140,7 +142,7 @@ def programs(folder: Path, answers: str) -> Iterator[Row]:
                 "prompt": flattened([*before, asked[turn - 1]]),
                 "references": texts[: turn - 1],
                 "output": output,
-                "group": each["question"],
+                "group": entry["question"],
                 "turn": turn,
             }
 
@@ -148,15 +150,15 @@ def programs(folder: Path, answers: str) -> Iterator[Row]:
 def news(folder: Path, answers: str, *, field: str) -> Iterator[Row]:
     """News articles with one summary each by a model and by a person."""
     seen = set()
-    for each in json.loads((folder / answers).read_text("utf-8")):
-        if each["article_id"] in seen:
+    for entry in json.loads((folder / answers).read_text("utf-8")):
+        if entry["article_id"] in seen:
             continue
-        seen.add(each["article_id"])
-        article = each["article_text"].strip()
+        seen.add(entry["article_id"])
+        article = entry["article_text"].strip()
         yield {
             "prompt": f"Article: {article}\n\nSummarize the article in three sentences. Summary:",
             "references": [article],
-            "output": each[field],
+            "output": entry[field],
             "group": article,
         }
 
@@ -175,19 +177,19 @@ CITED = (
 def cited_answers(folder: Path, *answers: str) -> Iterator[Row]:
     """ExpertQA's answers from retrieved passages, of which those that the answer cites are recorded."""
     for file in answers:
-        for each in json_lines(folder / file):
+        for line in json_lines(folder / file):
             for system in ("rr_sphere_gpt4", "rr_gs_gpt4"):
-                if system in each["answers"]:
-                    answer = each["answers"][system]
-                    yield {**_cited(each["question"], answer), "retriever": system}
+                if system in line["answers"]:
+                    answer = line["answers"][system]
+                    yield {**_cited(line["question"], answer), "retriever": system}
 
 
 def _cited(question: str, answer: Mapping[str, Any]) -> Row:
     passages: dict[int, str] = {}
     for claim in answer["claims"]:
         for evidence in claim["evidence"]:
-            if found := re.match(r"\[(\d+)\]\s*(\S+)\s*\n\n(.*)", evidence, re.DOTALL):
-                passages.setdefault(int(found[1]), found[3].strip())
+            if match := re.match(r"\[(\d+)\]\s*(\S+)\s*\n\n(.*)", evidence, re.DOTALL):
+                passages.setdefault(int(match[1]), match[3].strip())
     context = "\n\n".join(f"Passage ID {number}: {passages[number]}" for number in sorted(passages))
     return {
         "prompt": flattened([f"{CITED}\n\nContext: \n{context}\n\nQuestion: {question}\nAnswer:"]),
@@ -207,25 +209,25 @@ EDITOR = (
 def code_edits(folder: Path, archive: str) -> Iterator[Row]:
     """CanItEdit's first completions, from an archive of one file per problem and instruction."""
     with tarfile.open(folder / archive) as files:
-        found = []
+        members = []
         for member in files:
-            if member.name.endswith((".json", ".json.gz")) and (held := files.extractfile(member)):
-                content = held.read()
-                each = json.loads(gzip.decompress(content) if member.name.endswith(".gz") else content)
-                if isinstance(each, dict) and each.get("completions") and "instr_kind" in each:
-                    found.append((member.name, each))
-    for _, each in sorted(found, key=lambda one: one[0]):
-        kind = each["instr_kind"]
-        asked = f"## Code Before\n```py\n{each['before']}\n```\n\n## Instruction\n{each[kind]}\n\n## Code After"
-        taxonomy = each["taxonomy"] if isinstance(each["taxonomy"], dict) else ast.literal_eval(each["taxonomy"])
+            if member.name.endswith((".json", ".json.gz")) and (stream := files.extractfile(member)):
+                content = stream.read()
+                edit = json.loads(gzip.decompress(content) if member.name.endswith(".gz") else content)
+                if isinstance(edit, dict) and edit.get("completions") and "instr_kind" in edit:
+                    members.append((member.name, edit))
+    for _, edit in sorted(members, key=lambda one: one[0]):
+        kind = edit["instr_kind"]
+        asked = f"## Code Before\n```py\n{edit['before']}\n```\n\n## Instruction\n{edit[kind]}\n\n## Code After"
+        taxonomy = edit["taxonomy"] if isinstance(edit["taxonomy"], dict) else ast.literal_eval(edit["taxonomy"])
         yield {
             "prompt": flattened([asked], EDITOR),
-            "references": [each["before"]],
-            "output": each["completions"][0],
-            "group": each["before"] + each["after"],
+            "references": [edit["before"]],
+            "output": edit["completions"][0],
+            "group": edit["before"] + edit["after"],
             "category": taxonomy["change_kind"],
             "instruction_kind": kind.removeprefix("instruction_"),
-            "reference_answer": each["after"],
+            "reference_answer": edit["after"],
         }
 
 
@@ -238,15 +240,15 @@ def corrections(folder: Path, *answers: str) -> Iterator[Row]:
     for file in answers:
         kind = "minedit" if "zs-minedit" in file else "neutral"
         system = (folder / f"instructions/new/zs-{kind}.txt").read_text("utf-8").strip()
-        for each in json_lines(folder / file):
-            source = each["test_sentence"]
+        for line in json_lines(folder / file):
+            source = line["test_sentence"]
             yield {
                 "prompt": flattened([f"<input>{source}</input>"], system),
                 "references": [source],
-                "output": each["corrected_sentence"] or "",
-                "group": str((each["sentence_id"] - 1) // (2 * WINDOW)),
+                "output": line["corrected_sentence"] or "",
+                "group": str((line["sentence_id"] - 1) // (2 * WINDOW)),
                 "instruction_kind": kind,
-                "sentence": each["sentence_id"],
+                "sentence": line["sentence_id"],
             }
 
 
@@ -258,8 +260,8 @@ def corrected_documents(folder: Path, *answers: str) -> Iterator[Row]:
         for window in range((max(by_number) + WINDOW - 1) // WINDOW):
             numbers = range(window * WINDOW + 1, (window + 1) * WINDOW + 1)
             sentences = [by_number[number] for number in numbers if number in by_number]
-            source = " ".join(each["references"][0] for each in sentences)
-            output = " ".join(each["output"].strip() for each in sentences)
+            source = " ".join(sentence["references"][0] for sentence in sentences)
+            output = " ".join(sentence["output"].strip() for sentence in sentences)
             first = sentences[0]["prompt"].replace(sentences[0]["references"][0], source)
             yield {
                 "prompt": first,

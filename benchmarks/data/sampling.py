@@ -47,10 +47,10 @@ def permitted(folder: Path) -> Iterator[tuple[str, list[Row]]]:
     for task, names in PERMITTED.items():
         path = folder / "transcripts" / f"{task}.jsonl.gz"
         rows = read_transcripts([path])
-        found = [row for row in rows if row.set in names and row.model in MODELS.get(row.set, (row.model,))]
-        sets = len({row.key for row in found})
-        kept = {row.id for row in choose_rows(found, -(-ROWS // sets))}
-        yield task, [row for row in json_lines(path) if row["id"] in kept]
+        chosen = [row for row in rows if row.set in names and row.model in MODELS.get(row.set, (row.model,))]
+        sets = len({row.key for row in chosen})
+        ids = {row.id for row in choose_rows(chosen, -(-ROWS // sets))}
+        yield task, [row for row in json_lines(path) if row["id"] in ids]
 
 
 def corrected() -> Iterator[tuple[str, list[Row]]]:
@@ -67,11 +67,11 @@ def corrected() -> Iterator[tuple[str, list[Row]]]:
 
 def passages(folder: Path) -> tuple[list[Row], list[Row]]:
     """Return passages of SQuAD and some of their questions."""
-    held = folder / "retrieval"
-    kept = json_lines(held / "passages_squad.jsonl.gz")[::PASSAGE_STEP]
-    ids = {row["id"] for row in kept}
-    asked = [row for row in json_lines(held / "queries_squad.jsonl.gz") if row["passage_id"] in ids]
-    return kept, asked[::QUESTION_STEP]
+    retrieval = folder / "retrieval"
+    chosen = json_lines(retrieval / "passages_squad.jsonl.gz")[::PASSAGE_STEP]
+    ids = {row["id"] for row in chosen}
+    asked = [row for row in json_lines(retrieval / "queries_squad.jsonl.gz") if row["passage_id"] in ids]
+    return chosen, asked[::QUESTION_STEP]
 
 
 def _row(name: str, task: str, model: str, number: int, prompt: str, reference: str, output: str) -> Row:
@@ -83,15 +83,15 @@ def _row(name: str, task: str, model: str, number: int, prompt: str, reference: 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     places.add_data(parser, "transcripts/")
-    given = parser.parse_args(arguments)
-    for task, rows in chain(permitted(given.data), corrected()):
+    options = parser.parse_args(arguments)
+    for task, rows in chain(permitted(options.data), corrected()):
         write_rows(places.SAMPLE / "transcripts" / f"{task}.jsonl.gz", rows)
         print(f"{task}: {len(rows)} rows")
-    prose = gzip.decompress((given.data / "text" / "speeches.txt.gz").read_bytes()).decode("utf-8").splitlines(True)
+    prose = gzip.decompress((options.data / "text" / "speeches.txt.gz").read_bytes()).decode("utf-8").splitlines(True)
     (places.SAMPLE / "text").mkdir(exist_ok=True)
-    kept = "".join(prose[::PROSE_STEP]).encode("utf-8")
-    (places.SAMPLE / "text" / "speeches.txt.gz").write_bytes(gzip.compress(kept, mtime=0))
-    for kind, rows in zip(("passages", "queries"), passages(given.data), strict=True):
+    text = "".join(prose[::PROSE_STEP]).encode("utf-8")
+    (places.SAMPLE / "text" / "speeches.txt.gz").write_bytes(gzip.compress(text, mtime=0))
+    for kind, rows in zip(("passages", "queries"), passages(options.data), strict=True):
         write_rows(places.SAMPLE / "retrieval" / f"{kind}_squad.jsonl.gz", rows)
         print(f"{kind}: {len(rows)}")
     return 0

@@ -67,8 +67,8 @@ def _tokenizer(
     merges = []
     for token in sorted(ranks, key=ranks.__getitem__):
         cuts = [(token[:n], token[n:]) for n in range(1, len(token))]
-        found = [(one, other) for one, other in cuts if one in ranks and other in ranks]
-        merges += sorted(found, key=lambda pair: (ranks[pair[0]], ranks[pair[1]]))
+        pairs = [(one, other) for one, other in cuts if one in ranks and other in ranks]
+        merges += sorted(pairs, key=lambda pair: (ranks[pair[0]], ranks[pair[1]]))
     model = models.BPE(
         {text[token]: rank for token, rank in ranks.items()},
         [(text[one], text[other]) for one, other in merges],

@@ -96,16 +96,16 @@ class Writer:
     def versions(self, texts: Sequence[str], together: int, *, first: bool = False) -> dict[str, tuple[str, ...]]:
         """Return the corrector's outputs for each text, `together` texts at once. `first`: only the first choices."""
         self.passes, self.cpu, self.wall = 0, 0.0, 0.0
-        found: dict[str, tuple[str, ...]] = {}
+        versions: dict[str, tuple[str, ...]] = {}
         with self._counted():
             for at in range(0, len(texts), together):
                 asked = texts[at : at + together]
                 cpu, wall = process_time(), perf_counter()
                 written = written_versions(_FirstChoices(self.corrector) if first else self.corrector, asked)
-                found.update((text, row[: 1 if first else None]) for text, row in zip(asked, written, strict=True))
+                versions.update((text, row[: 1 if first else None]) for text, row in zip(asked, written, strict=True))
                 self.cpu += process_time() - cpu
                 self.wall += perf_counter() - wall
-        return found
+        return versions
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -140,8 +140,8 @@ def run_here(
     for name, writer, first in _ways(writers):
         writer.versions(texts[:1], 1, first=first)  # warm-up
         further[name] = writer.versions(texts, options.together, first=first)
-        found = {"corrector cpu": writer.cpu, "corrector wall": writer.wall, "corrector passes": writer.passes}
-        result[name] = {"cpu": writer.cpu, "wall": writer.wall, "passes": 0.0, **found}
+        counts = {"corrector cpu": writer.cpu, "corrector wall": writer.wall, "corrector passes": writer.passes}
+        result[name] = {"cpu": writer.cpu, "wall": writer.wall, "passes": 0.0, **counts}
     ways: dict[str, Method] = {name: methods.own(_drafter, NODES) for name in result}
     for number, row in enumerate((rows[0], *rows)):
         order = list(ways)[number % len(ways) :] + list(ways)[: number % len(ways)]
@@ -184,19 +184,19 @@ def on_paper(
                 replay(copyspec_drafter(row.task, tokens), tokens.output, Budget(NODES), tally)
             prompts.append(len(tokens.prompt))
         copies, drafted = (tally.calls / len(rows) for tally in tallies)
-        found = {"passes, copies": copies, "passes": drafted}
+        figures = {"passes, copies": copies, "passes": drafted}
         for together in dict.fromkeys((1, options.together)):
             writer.versions(live, together, first=first)
-            found[f"corrector's passes, {together} at once"] = passes = writer.passes / len(live)
+            figures[f"corrector's passes, {together} at once"] = passes = writer.passes / len(live)
             for target in options.paper:
                 size = weight_bytes(load_model(target, "meta", torch.bfloat16).model)
                 prompt, step = mean(device.prompt(size, count) for count in prompts), NODES_COST * device.step(size)
                 whole = prompt + drafted * step + passes * device.step(writer.size)
-                found[f"{target}, pass, ms"] = device.step(size) * 1e3
-                found[f"{target}, copies, ms"] = 1e3 * (prompt + copies * step)
-                found[f"{target}, {together} at once, ms"] = 1e3 * whole
-                found[f"{target}, {together} at once, over copies"] = (prompt + copies * step) / whole
-        result[name] = found
+                figures[f"{target}, pass, ms"] = device.step(size) * 1e3
+                figures[f"{target}, copies, ms"] = 1e3 * (prompt + copies * step)
+                figures[f"{target}, {together} at once, ms"] = 1e3 * whole
+                figures[f"{target}, {together} at once, over copies"] = (prompt + copies * step) / whole
+        result[name] = figures
     return result
 
 
@@ -258,20 +258,20 @@ def _measured(
     file: str, model: Model | None, writers: dict[str, Writer], options: argparse.Namespace
 ) -> dict[str, object]:
     names = options.models.split(",")
-    kept = [row for row in read_transcripts([file]) if any(name in row.model for name in names)]
-    found: dict[str, object] = {}
-    rows = cut(choose_rows(kept, options.rows or 6, 0), options.rows or 6)
+    candidates = [row for row in read_transcripts([file]) if any(name in row.model for name in names)]
+    figures: dict[str, object] = {}
+    rows = cut(choose_rows(candidates, options.rows or 6, 0), options.rows or 6)
     if model is not None:
         methods = Methods(model)
         try:
-            found["here"] = {"rows": len(rows), **run_here(methods, rows, writers, options)}
+            figures["here"] = {"rows": len(rows), **run_here(methods, rows, writers, options)}
         finally:
             methods.close()
     if options.paper_rows:
         live = list(dict.fromkeys(row.references[0] for row in rows))
-        wide = cut(choose_rows(kept, options.paper_rows, 0), options.paper_rows)
-        found["on paper"] = {"rows": len(wide), **on_paper(wide, writers, options, live)}
-    return found
+        wide = cut(choose_rows(candidates, options.paper_rows, 0), options.paper_rows)
+        figures["on paper"] = {"rows": len(wide), **on_paper(wide, writers, options, live)}
+    return figures
 
 
 if __name__ == "__main__":

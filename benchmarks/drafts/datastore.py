@@ -160,7 +160,7 @@ def _search(tokens: Path, folder: Path) -> Searched:
     started = time.perf_counter()
     store = Datastore(folder)
     opened = time.perf_counter() - started
-    search, continuations, held, matched = [], [], [], 0
+    search, continuations, sizes, matched = [], [], [], 0
     for end in ends:
         context = text[end - 64 : end]
         started = time.perf_counter()
@@ -170,15 +170,15 @@ def _search(tokens: Path, folder: Path) -> Searched:
         continuations.append((time.perf_counter() - searched) * 1e6)
         search.append((searched - started) * 1e6)
         matched += match.length
-        held.append(resident() - before)
+        sizes.append(resident() - before)
     return Searched(
         mean_match=matched / len(ends),
         search_us_p50=quantile(search, 0.5),
         search_us_p99=quantile(search, 0.99),
         continuations_us_p50=quantile(continuations, 0.5),
         open_seconds=opened,
-        resident_bytes=sum(held) // len(held),
-        resident_bytes_max=max(held),
+        resident_bytes=sum(sizes) // len(sizes),
+        resident_bytes_max=max(sizes),
     )
 
 

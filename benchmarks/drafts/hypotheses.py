@@ -44,9 +44,9 @@ def write_versions(sources: Iterable[str], corrector: ModelCorrector, keep: Path
     for at in range(0, len(texts), TOGETHER):
         asked = texts[at : at + TOGETHER]
         started = time.process_time()
-        found = corrector.versions(asked)
+        written = corrector.versions(asked)
         seconds = (time.process_time() - started) / len(asked)
-        for text, versions in zip(asked, found, strict=True):
+        for text, versions in zip(asked, written, strict=True):
             known[text] = versions, seconds
         if keep is not None:
             with keep.open("a", encoding="utf-8") as file:
@@ -77,8 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     corrector = ModelCorrector(engine, ModelOptions(by_sentence=True))
     eos, result = end_token(tokenizer), {}
     for file in options.transcripts:
-        kept = [row for row in read_transcripts([file]) if any(name in row.model for name in options.models.split(","))]
-        rows = cut(choose_rows(kept, options.rows, 0), options.rows)
+        candidates = [
+            row for row in read_transcripts([file]) if any(name in row.model for name in options.models.split(","))
+        ]
+        rows = cut(choose_rows(candidates, options.rows, 0), options.rows)
         sources = {row.references[0] for row in rows}
         known = write_versions((row.references[0] for row in rows), corrector, options.keep)
         seconds = sum(known[source][1] for source in sources)
@@ -111,8 +113,8 @@ def cut(rows: Sequence[Transcript], count: int) -> list[Transcript]:
     by_model: dict[str, list[Transcript]] = {}
     for row in rows:
         by_model.setdefault(row.model, []).append(row)
-    each = count // len(by_model)
-    return [row for members in by_model.values() for row in members[:each]]
+    per_model = count // len(by_model)
+    return [row for members in by_model.values() for row in members[:per_model]]
 
 
 if __name__ == "__main__":

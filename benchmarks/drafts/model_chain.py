@@ -41,10 +41,10 @@ class LanguageModelDrafter:
             scores.append(score)
             if probability < self._confidence:
                 break
-        kept = budget.cut(scores)
-        if not kept:
+        size = budget.cut(scores)
+        if not size:
             return EMPTY
-        return DraftTree(path[:kept], range(ROOT, kept - 1), scores[:kept], [None] * kept, drafters=["model"] * kept)
+        return DraftTree(path[:size], range(ROOT, size - 1), scores[:size], [None] * size, drafters=["model"] * size)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output."""
@@ -55,9 +55,9 @@ class _ChainPredictor(ModelPredictor):
     def read_after(self, path: Path) -> bool:
         """Compute the predictions after `path` alone. Cheap where all but its last token are in the cache."""
         started = perf_counter()
-        found = self._reader.read(path, EMPTY)
-        if found is None:
+        scored = self._reader.read(path, EMPTY)
+        if scored is None:
             return False
         self._model.took(perf_counter() - started, self._reader.columns)
-        self._predicted[path] = found[0]
+        self._predicted[path] = scored[0]
         return True

@@ -119,7 +119,7 @@ def replayed(
         kinds = [
             "edit" if index == 0 and row.task in EDIT_TASKS else "reference" for index in range(len(tokens.references))
         ]
-        sources = [Source(each, kind) for each, kind in zip(tokens.references, kinds, strict=True)]  # type: ignore[arg-type]
+        sources = [Source(reference, kind) for reference, kind in zip(tokens.references, kinds, strict=True)]  # type: ignore[arg-type]
         sources.append(Source(tokens.prompt, "prompt"))
         context = RowContext(tokens.prompt, SamplingOptions(), len(tokens.prompt), models[methods[0]].target.vocab_size)
         for method in methods:
@@ -200,10 +200,10 @@ def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    found = Pretrained(resolve_name(name))
-    model = found.model(AutoModelForCausalLM, found.config(), dtype=torch.float32)
+    pretrained = Pretrained(resolve_name(name))
+    model = pretrained.model(AutoModelForCausalLM, pretrained.config(), dtype=torch.float32)
     model.train(False)
-    return model, found.tokenizer()
+    return model, pretrained.tokenizer()
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -261,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(tallies))
     if options.json:
         write_json(
-            options.json, {"machine": machine(), "options": vars(options), "lines": [each.line for each in tallies]}
+            options.json, {"machine": machine(), "options": vars(options), "lines": [tally.line for tally in tallies]}
         )
     return 0
 

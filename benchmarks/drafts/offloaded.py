@@ -37,7 +37,7 @@ def drop_from_cache(folder: Path) -> None:
 def table(report: dict[str, Any]) -> str:
     """Format a Markdown table with a line per method, over the prompts that all methods have run on."""
     names = report["methods"]
-    prompts = [each["runs"] for each in report["prompts"] if all(name in each["runs"] for name in names)]
+    prompts = [prompt["runs"] for prompt in report["prompts"] if all(name in prompt["runs"] for name in names)]
 
     def total(name: str, what: str) -> float:
         return float(sum(runs[name][what] for runs in prompts))
@@ -65,18 +65,18 @@ def main() -> int:
     parser.add_argument("--per-group", type=int, default=1)
     parser.add_argument("--max-new-tokens", type=int, default=20)
     parser.add_argument("--json", type=Path, help="results file, written after every run; an existing one is resumed")
-    given = parser.parse_args()
+    args = parser.parse_args()
     import accelerate  # type: ignore[import-untyped]
 
     torch.set_num_threads(1)
-    names = [PLAIN, "copy", *(["copy + heads"] if given.heads else [])]
-    head = {"model": given.model, "max_new_tokens": given.max_new_tokens, **conditions()}
-    if given.heads:
-        head["heads"] = given.heads
-    report: dict[str, Any] = {"prompts": [], **resumed(given.json, head), **head, "methods": names}
-    resident = copyspec.load(given.model, dtype="float32")
-    groups = read_prompts(given.transcripts, resident, given.per_group, 256)
-    held = {each["id"]: each for each in report["prompts"]}
+    names = [PLAIN, "copy", *(["copy + heads"] if args.heads else [])]
+    head = {"model": args.model, "max_new_tokens": args.max_new_tokens, **conditions()}
+    if args.heads:
+        head["heads"] = args.heads
+    report: dict[str, Any] = {"prompts": [], **resumed(args.json, head), **head, "methods": names}
+    resident = copyspec.load(args.model, dtype="float32")
+    groups = read_prompts(args.transcripts, resident, args.per_group, 256)
+    by_id = {prompt["id"]: prompt for prompt in report["prompts"]}
     with tempfile.TemporaryDirectory() as place:
         disk = Path(place)
         model = accelerate.disk_offload(resident.model, place)
@@ -85,27 +85,29 @@ def main() -> int:
         engine.threads = 1
         for group, cases in groups.items():
             for case in cases:
-                if case.id not in held:
-                    held[case.id] = {"id": case.id, "group": group, "runs": {}}
-                    report["prompts"].append(held[case.id])
+                if case.id not in by_id:
+                    by_id[case.id] = {"id": case.id, "group": group, "runs": {}}
+                    report["prompts"].append(by_id[case.id])
                 for name in names:
-                    if name in held[case.id]["runs"]:
+                    if name in by_id[case.id]["runs"]:
                         continue
-                    options = methods({"heads": given.heads})[name]
+                    options = methods({"heads": args.heads})[name]
                     references = case.references if name != PLAIN else None
                     started = perf_counter()
-                    result = engine.generate(case.chat, references, max_new_tokens=given.max_new_tokens, **options)
-                    held[case.id]["runs"][name] = {
+                    result = engine.generate(case.chat, references, max_new_tokens=args.max_new_tokens, **options)
+                    by_id[case.id]["runs"][name] = {
                         "seconds": perf_counter() - started,
                         "tokens": list(result.token_ids),
                         "passes": result.stats.num_passes,
                         "drafting": result.stats.draft_seconds,
                         "nodes": result.stats.num_draft_tokens,
                     }
-                    if given.json is not None:
-                        write_json(given.json, report)
+                    if args.json is not None:
+                        write_json(args.json, report)
                 print(
-                    case.id, {name: round(run["seconds"], 1) for name, run in held[case.id]["runs"].items()}, flush=True
+                    case.id,
+                    {name: round(run["seconds"], 1) for name, run in by_id[case.id]["runs"].items()},
+                    flush=True,
                 )
     print(table(report))
     return 0

@@ -56,15 +56,15 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    engine = copyspec.load(given.model, dtype="float32")
-    groups = read_prompts(given.transcripts, engine, -(-given.prompts // 6), 384)
-    prompts = [case for cases in groups.values() for case in cases][: given.prompts]
-    right, total = agreement(engine, prompts, given.tokens)
+    engine = copyspec.load(options.model, dtype="float32")
+    groups = read_prompts(options.transcripts, engine, -(-options.prompts // 6), 384)
+    prompts = [case for cases in groups.values() for case in cases][: options.prompts]
+    right, total = agreement(engine, prompts, options.tokens)
     model = engine.model
     output: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    head, whole = output.weight.numel(), sum(each.numel() for each in model.parameters())
+    head, whole = output.weight.numel(), sum(parameter.numel() for parameter in model.parameters())
     layers = len(right)
     per_layer = (whole - head) / layers if model.config.tie_word_embeddings else (whole - 2 * head) / layers
     cost = per_layer * layers + head
@@ -80,8 +80,8 @@ def main() -> int:
         rows.append({"layers": layer, "right": chance, "second": second, "one": one, "tied": tied})
         if layer % 3 == 0 or layer == layers - 1:
             print(f"| {layer} | {chance:.2f} | {second:.2f}x | {one:.2f}x | {tied:.2f}x |")
-    if given.json is not None:
-        write_json(given.json, {"machine": machine(), "tokens": total, "rows": rows})
+    if options.json is not None:
+        write_json(options.json, {"machine": machine(), "tokens": total, "rows": rows})
     return 0
 
 

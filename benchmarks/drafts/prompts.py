@@ -44,7 +44,9 @@ def least_overlap(
         request = Request(prompt.tokens, options.tokens, SamplingOptions(), eos, prompt.sources)
         outputs = decode(target, [request], DecodeSettings())
         shares.append(
-            repeated([token for each in outputs for output in each for token in output.tokens], prompt.source or [])
+            repeated(
+                [token for results in outputs for output in results for token in output.tokens], prompt.source or []
+            )
         )
     chosen = sorted(range(len(prompts)), key=shares.__getitem__)[: options.least_overlap]
     return [prompts[index] for index in sorted(chosen)]

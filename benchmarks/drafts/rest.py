@@ -88,7 +88,7 @@ def _task(
     lines: list[dict[str, object]] = []
     for name, sets in tallies.items():
         per_call = _per_call(list(sets.values()))
-        microseconds = [each for tally in sets.values() for each in tally.microseconds]
+        microseconds = [microsecond for tally in sets.values() for microsecond in tally.microseconds]
         print(f"  {name:18}{per_call:6.3f} tokens per call, drafting p50 {quantile(microseconds, 0.5):5.0f} us")
         stored = {f"{store}_tokens": stores[store].num_tokens for store in stores if name.endswith(store)}
         by_set = {key: {"rows": tally.rows, "tokens_per_call": _per_call([tally])} for key, tally in sets.items()}
@@ -103,7 +103,7 @@ def _task(
 
 
 def _per_call(tallies: Sequence[Tally]) -> float:
-    return round(ratio(sum(each.output_tokens for each in tallies), sum(each.calls for each in tallies)), 4)
+    return round(ratio(sum(tally.output_tokens for tally in tallies), sum(tally.calls for tally in tallies)), 4)
 
 
 def _drafters(task: str, row: TokenRow, stores: dict[str, Datastore]) -> dict[str, Drafter]:

@@ -60,20 +60,20 @@ def compared(engine: Engine, numbers: Sequence[int], new_tokens: int = NEW_TOKEN
         seconds.append((perf_counter() - started) / len(prompts))
         outputs.append([list(result.token_ids) for result in results])
         calls = calls or [result.stats.num_passes for result in results]
-    found = []
+    measured = []
     for number, num_passes, drafted, plain in zip(numbers, calls, *outputs, strict=True):
         same = next((i for i, (a, b) in enumerate(zip(drafted, plain, strict=True)) if a != b), len(plain))
-        found.append(
+        measured.append(
             {
                 "case": number,
                 "tokens": len(plain),
                 "calls": num_passes,
                 "differ": int(same < len(plain)),
                 "first": same if same < len(plain) else None,
-                "seconds": [round(each, 4) for each in seconds],
+                "seconds": [round(second, 4) for second in seconds],
             }
         )
-    return found
+    return measured
 
 
 def run(
@@ -81,7 +81,7 @@ def run(
 ) -> Iterator[list[dict[str, Any]]]:
     """Compare until `tokens` tokens have been compared, starting after the cases in `done`; yield all cases after
     each batch."""
-    while sum(each["tokens"] for each in done) < tokens:
+    while sum(call["tokens"] for call in done) < tokens:
         done += compared(engine, range(len(done), len(done) + batch), new_tokens)
         yield done
 
@@ -90,12 +90,12 @@ def summary(done: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Sum up all cases: tokens up to the first difference of each output, and the number of outputs that differ."""
     return {
         "outputs": len(done),
-        "tokens": sum(each["tokens"] for each in done),
-        "tokens_in_calls": sum(each["calls"] for each in done),
-        "outputs_that_differ": sum(each["differ"] for each in done),
-        "tokens_compared": sum(each["tokens"] if each["first"] is None else each["first"] + 1 for each in done),
-        "seconds_drafts": round(sum(each["seconds"][0] for each in done), 1),
-        "seconds_plain": round(sum(each["seconds"][1] for each in done), 1),
+        "tokens": sum(call["tokens"] for call in done),
+        "tokens_in_calls": sum(call["calls"] for call in done),
+        "outputs_that_differ": sum(call["differ"] for call in done),
+        "tokens_compared": sum(call["tokens"] if call["first"] is None else call["first"] + 1 for call in done),
+        "seconds_drafts": round(sum(call["seconds"][0] for call in done), 1),
+        "seconds_plain": round(sum(call["seconds"][1] for call in done), 1),
     }
 
 
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.usual:
         usual = copyspec.load(options.model, dtype=options.dtype, device=options.device)
         report["without_exact_mode"] = summary(
-            [each for number in range(options.usual) for each in compared(usual, [number], options.new_tokens)]
+            [call for number in range(options.usual) for call in compared(usual, [number], options.new_tokens)]
         )
     if options.json:
         options.json.write_text(json.dumps({**report, "cases": done}) + "\n")

@@ -105,9 +105,9 @@ def _built(kernel: Any, constants: dict[str, Any], warps: int, capability: int) 
         shown = subprocess.run(
             [tools / "cuobjdump", "-res-usage", cubin.name], capture_output=True, text=True, check=True
         ).stdout
-    found = {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", shown)}
+    usage = {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", shown)}
     tensor = len(re.findall(r"\b(?:wgmma\.mma_async|mma\.sync)", compiled.asm["ptx"]))
-    return int(compiled.metadata.shared), found["REG"], found["STACK"] + found["LOCAL"], tensor
+    return int(compiled.metadata.shared), usage["REG"], usage["STACK"] + usage["LOCAL"], tensor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -121,14 +121,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     builds: list[Build] = []
     for size in options.sizes:
         if size == LAYERS:
-            found = build_layers(capability=options.capability)
+            kernels = build_layers(capability=options.capability)
         else:
-            found = build(int(size.rstrip("o")), ordered=size.endswith("o"), capability=options.capability)
-        builds += found
-        for each in found:
-            cells = f"{each.shared:>8} {each.registers:>10} {each.stack:>6} {each.tensor_instructions:>4}"
-            print(f"{each.kernel:12} {each.size:>20} {cells}")
-    return int(any(each.stack for each in builds))
+            kernels = build(int(size.rstrip("o")), ordered=size.endswith("o"), capability=options.capability)
+        builds += kernels
+        for built in kernels:
+            cells = f"{built.shared:>8} {built.registers:>10} {built.stack:>6} {built.tensor_instructions:>4}"
+            print(f"{built.kernel:12} {built.size:>20} {cells}")
+    return int(any(built.stack for built in builds))
 
 
 if __name__ == "__main__":

@@ -112,25 +112,25 @@ def measure(model: PreTrainedModel, rows: int, static: StaticOptions) -> list[fl
         ]
 
     def run(outputs: Sequence[Sequence[int]]) -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in range(rows)]
+        picked: list[list[int]] = [[] for _ in range(rows)]
         costs = CostModel(clock=lambda: 1e-3 * passes)
         for nodes in [*range(NODES + 1)] * 50:
             costs.observe(size_of(rows * (1 + nodes)), 1e-3)
         for step in decode(target, requests(outputs), settings, costs):
             for row in step:
-                found[row.row] += row.tokens
-        return found
+                picked[row.row] += row.tokens
+        return picked
 
     plain = run(())
     read_at, spans = [0.0], []
     launch = ProgramRunner.run
 
     def read(scores: Scores) -> list[ScoredPicks]:
-        found = best_picks(scores)
+        picks = best_picks(scores)
         for drafter in drafters:
             drafter.seconds = 0.0
         read_at[0] = thread_time()
-        return found
+        return picks
 
     def launched(self: ProgramRunner, shape: Shape) -> torch.Tensor:
         nonlocal passes
@@ -156,13 +156,13 @@ def main(arguments: Sequence[str] | None = None, tell: Callable[[str], None] = p
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    model, found = small_model(options.layers, options.device), {}
+    model, times = small_model(options.layers, options.device), {}
     for rows in options.rows:
         runs = [median(measure(model, rows, StaticOptions(use="always"))) * 1e6 for _ in range(options.repeats)]
-        found[rows] = round(min(runs), 1)
-        tell(f"{rows:3} rows: {found[rows]:8.1f} us from read to launch, bar {200 + 25 * (rows - 1)}")
+        times[rows] = round(min(runs), 1)
+        tell(f"{rows:3} rows: {times[rows]:8.1f} us from read to launch, bar {200 + 25 * (rows - 1)}")
     if options.json:
-        write_json(options.json, {"command": command_line("benchmarks.gpu.launch", arguments), "us": found})
+        write_json(options.json, {"command": command_line("benchmarks.gpu.launch", arguments), "us": times})
     return 0
 
 

@@ -31,23 +31,23 @@ Way = Callable[[Sequence[tuple[str, str]], int], list[list[int]]]
 
 
 def ways(engine: Engine, rows: int) -> dict[str, Way]:
-    found: dict[str, Way] = {"generate": partial(_by_transformers, engine, {})}
+    methods: dict[str, Way] = {"generate": partial(_by_transformers, engine, {})}
     if rows == 1:
-        found["prompt lookup"] = partial(_by_transformers, engine, {"prompt_lookup_num_tokens": LOOKUP_TOKENS})
+        methods["prompt lookup"] = partial(_by_transformers, engine, {"prompt_lookup_num_tokens": LOOKUP_TOKENS})
         if cache_argument(forward_arguments(engine.model)) == "cache":  # before 5.24 transformers refuses it
-            found["prompt lookup, static cache"] = partial(_by_static_lookup, engine)
-    found["static cache"] = partial(_by_transformers, engine, {"cache_implementation": "static"})
-    found["plain"] = partial(_by_copyspec, engine, "none", True)
-    found["copyspec"] = partial(_by_copyspec, engine, "auto", True)
-    found["copyspec, text not named"] = partial(_by_copyspec, engine, "auto", False)
-    return found
+            methods["prompt lookup, static cache"] = partial(_by_static_lookup, engine)
+    methods["static cache"] = partial(_by_transformers, engine, {"cache_implementation": "static"})
+    methods["plain"] = partial(_by_copyspec, engine, "none", True)
+    methods["copyspec"] = partial(_by_copyspec, engine, "auto", True)
+    methods["copyspec, text not named"] = partial(_by_copyspec, engine, "auto", False)
+    return methods
 
 
 def measure(engine: Engine, rows: int, tokens: int, repeats: int, tell: Callable[[str], None]) -> dict[str, Any]:
     """Measure each method: seconds as the best of `repeats` after a warm-up, and how many outputs equal
     `generate`'s."""
     texts = [cases(number) for number in range(rows)]
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     truth: list[list[int]] = []
     for name, way in ways(engine, rows).items():
         seconds = []
@@ -59,10 +59,10 @@ def measure(engine: Engine, rows: int, tokens: int, repeats: int, tell: Callable
         truth = truth or outputs
         equal = sum(one == other for one, other in zip(truth, outputs, strict=True))
         best = min(seconds[1:])
-        found[name] = {"seconds": best, "first": seconds[0], "equal": f"{equal} of {rows}"}
-        found[name]["over_generate"] = found["generate"]["seconds"] / best
-        tell(f"{rows} rows, {name}: {json.dumps(found[name])}")
-    return found
+        results[name] = {"seconds": best, "first": seconds[0], "equal": f"{equal} of {rows}"}
+        results[name]["over_generate"] = results["generate"]["seconds"] / best
+        tell(f"{rows} rows, {name}: {json.dumps(results[name])}")
+    return results
 
 
 def _by_transformers(
@@ -116,9 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     static = copyspec.StaticOptions(use="always", attention=options.attention)
     engine = copyspec.load(options.model, dtype=options.dtype, device=options.device, static=static)
-    found = {str(rows): measure(engine, rows, options.tokens, options.repeats, print) for rows in options.rows}
+    results = {str(rows): measure(engine, rows, options.tokens, options.repeats, print) for rows in options.rows}
     if options.json:
-        write_json(options.json, found)
+        write_json(options.json, results)
     return 0
 
 

@@ -125,11 +125,11 @@ def measure(
     device = model.model.device
     most = getattr(model.model.config, "max_position_embeddings", context) - 300
     context, long = min(context, most), min(long, most)
-    weights = sum(each.numel() * each.element_size() for each in model.model.parameters())
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.model.parameters())
     copy = bandwidth(weights, None, 1, device)["device_copy_gb_per_s"]
-    found: dict[str, Any] = {"model": model.name, "weights_gb": weights / 1e9, "copy_gb_per_s": copy}
-    found["G0"] = new_lengths(model, device, repeats)
-    tell(f"G0 {found['G0']}")
+    report: dict[str, Any] = {"model": model.name, "weights_gb": weights / 1e9, "copy_gb_per_s": copy}
+    report["G0"] = new_lengths(model, device, repeats)
+    tell(f"G0 {report['G0']}")
     kinds = {
         "dynamic": DYNAMIC,
         "static": StaticOptions(use="always", graphs=False),
@@ -147,16 +147,16 @@ def measure(
             pass_seconds(target, device, 1, length, nodes, repeats) * 1e3
             for nodes, length in ((0, context), (32, context), (64, context), (32, long))
         )
-        found[name] = {
+        report[name] = {
             "ms": {"1": plain, "33": usual, "65": wide, "33, long": far},
             "G1_share_of_copy": weights / 1e9 / (usual / 1e3) / copy,
             "G1_64_nodes_over_plain": wide / plain,
             "G3_long_over_short": far / usual,
         }
-        tell(f"{name}: {json.dumps(found[name])}")
-    found["G7"] = graph_costs(model, device, context, "auto")
-    tell(f"G7 {found['G7']}")
-    return found
+        tell(f"{name}: {json.dumps(report[name])}")
+    report["G7"] = graph_costs(model, device, context, "auto")
+    tell(f"G7 {report['G7']}")
+    return report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -174,11 +174,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     model = load_model(options.model, options.device, getattr(torch, options.dtype))
-    found = measure(
+    report = measure(
         model, options.context, options.long, options.repeats, compiled=options.compile, only=options.only, tell=print
     )
     if options.json:
-        write_json(options.json, found)
+        write_json(options.json, report)
     return 0
 
 

@@ -185,12 +185,12 @@ def measure(
     cases: Sequence[Case], times: Times, *, nodes: int | None, tokens: int, batch: int, calls: int
 ) -> dict[str, dict[str, Any]]:
     """Seconds of each call, without and with drafts, the passes of the last one, and the captures held after it."""
-    found = {}
+    results = {}
     for name, most in (("plain", 0), ("copyspec", nodes)):
         costs, captures = costs_on("cuda"), Captures(times)
         ran = [run(cases, costs, captures, nodes=most, tokens=tokens, batch=batch) for _ in range(calls)]
         seconds = [round(second, 3) for second, *_ in ran]
-        found[name] = {
+        results[name] = {
             "seconds": seconds,
             "passes": ran[-1][1],
             "captures": len(captures),
@@ -198,7 +198,7 @@ def measure(
             "computed_over_needed": round(ran[-1][3], 3),
             "tokens_per_second_without_prompts": round(ran[-1][4]),
         }
-    return found
+    return results
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -219,11 +219,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--calls", type=int, default=6)
     parser.add_argument("--models", nargs="*", choices=MODELS, default=[*MODELS])
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     chosen = TranscriptOptions(
-        given.transcripts, given.tokenizer, given.tasks, given.rows, max_prompt_tokens=given.longest
+        options.transcripts, options.tokenizer, options.tasks, options.rows, max_prompt_tokens=options.longest
     )
-    wanted = given.prompts or 3 * given.batch
+    wanted = options.prompts or 3 * options.batch
     by_set, end = transcript_cases(chosen)
     sets: dict[str, list[Case]] = {}
     for (task, _, _), cases in by_set.items():
@@ -233,20 +233,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if wanted > sum(map(len, sets.values())):
         parser.error(f"{wanted} prompts are wanted, and there are {sum(map(len, sets.values()))}: raise --rows")
     (prompts, *_), _ = together(sets, wanted, end)
-    found = {
-        name: measure(prompts, times, nodes=given.nodes, tokens=given.tokens, batch=given.batch, calls=given.calls)
+    results = {
+        name: measure(
+            prompts, times, nodes=options.nodes, tokens=options.tokens, batch=options.batch, calls=options.calls
+        )
         for name, times in MODELS.items()
-        if name in given.models
+        if name in options.models
     }
-    for name, methods in found.items():
-        for method, each in methods.items():
-            seconds = " ".join(f"{second:7.3f}" for second in each["seconds"])
-            counts = f"{each['passes']} passes, {each['captures']} captures, longest {each['longest_ms']} ms"
-            counts += f", {each['computed_over_needed']:.2f} tokens computed for one needed"
-            counts += f", {each['tokens_per_second_without_prompts']} tokens a second without prompts"
+    for name, methods in results.items():
+        for method, figures in methods.items():
+            seconds = " ".join(f"{second:7.3f}" for second in figures["seconds"])
+            counts = f"{figures['passes']} passes, {figures['captures']} captures, longest {figures['longest_ms']} ms"
+            counts += f", {figures['computed_over_needed']:.2f} tokens computed for one needed"
+            counts += f", {figures['tokens_per_second_without_prompts']} tokens a second without prompts"
             print(f"{name:8} {method:9}{seconds} s, {counts}")
-    if given.json:
-        write_json(given.json, {"command": command_line("benchmarks.gpu.simulation", arguments), "found": found})
+    if options.json:
+        write_json(options.json, {"command": command_line("benchmarks.gpu.simulation", arguments), "found": results})
     return 0
 
 

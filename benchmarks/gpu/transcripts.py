@@ -161,33 +161,33 @@ def measure(
     ways: Ways, sets: dict[str, list[list[Case]]], limits: Limits, repeats: int, tell: Callable[[str], None]
 ) -> dict[str, Any]:
     """Return, by set of batches, the seconds of each method and how many of its outputs were always equal."""
-    batches = [batch for each in sets.values() for batch in each]
+    batches = [batch for batches in sets.values() for batch in batches]
     for name in ways.ways:
         started = perf_counter()
         ours = name == PLAIN or name in STATIC
         for batch in batches if ours else batches[:1]:
             ways.run(name, batch, limits)
         tell(f"{name}: warmed up in {perf_counter() - started:.1f} s")
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for task, of_task in sets.items():
         seconds: dict[str, list[list[float]]] = {name: [] for name in ways.ways}
         equal = dict.fromkeys(ways.ways, 0)
         for batch in of_task:
             runs: dict[str, list[tuple[float, list[bool]]]] = {name: [] for name in ways.ways}
             for _ in range(repeats):
-                for name, each in runs.items():
-                    each.append(ways.run(name, batch, limits))
-            for name, each in runs.items():
-                seconds[name].append([second for second, _ in each])
-                equal[name] += sum(map(all, zip(*(good for _, good in each), strict=True)))
+                for name, outputs in runs.items():
+                    outputs.append(ways.run(name, batch, limits))
+            for name, outputs in runs.items():
+                seconds[name].append([second for second, _ in outputs])
+                equal[name] += sum(map(all, zip(*(good for _, good in outputs), strict=True)))
         cases = [case for batch in of_task for case in batch]
         tokens = sum(min(len(case.recorded or ()), limits.max_new_tokens) for case in cases)
-        found[task] = {"prompts": len(cases), "tokens": tokens}
+        results[task] = {"prompts": len(cases), "tokens": tokens}
         for name, times in seconds.items():
             total = sum(map(median, times))
-            found[task][name] = {"seconds": total, "ms_per_token": 1e3 * total / tokens, "equal": equal[name]}
-        tell(line(task, found[task]))
-    return found
+            results[task][name] = {"seconds": total, "ms_per_token": 1e3 * total / tokens, "equal": equal[name]}
+        tell(line(task, results[task]))
+    return results
 
 
 def together(sets: dict[str, list[Case]], size: int, end: int) -> tuple[list[list[Case]], frozenset[int]]:
@@ -227,20 +227,20 @@ def exchanged(sets: dict[str, list[Case]]) -> dict[str, list[Case]]:
     }
 
 
-def line(task: str, found: dict[str, Any]) -> str:
+def line(task: str, results: dict[str, Any]) -> str:
     """One task's milliseconds per token of each method, and how many times as fast as the first one it is."""
-    names = [name for name, each in found.items() if isinstance(each, dict)]
-    cells = [f"{task} ({found['prompts']} prompts, {found['tokens']} tokens)"]
+    names = [name for name, value in results.items() if isinstance(value, dict)]
+    cells = [f"{task} ({results['prompts']} prompts, {results['tokens']} tokens)"]
     for name in names:
-        times = ratio(found[names[0]]["seconds"], found[name]["seconds"])
-        differing = _differing(found, name)
+        times = ratio(results[names[0]]["seconds"], results[name]["seconds"])
+        differing = _differing(results, name)
         note = f", {differing} DIFFER" if differing else ""
-        cells.append(f"  {name:26} {found[name]['ms_per_token']:8.2f} ms a token{times:7.2f}x{note}")
+        cells.append(f"  {name:26} {results[name]['ms_per_token']:8.2f} ms a token{times:7.2f}x{note}")
     return "\n".join(cells)
 
 
-def _differing(found: dict[str, Any], name: str) -> int:
-    return int(found["prompts"] - found[name]["equal"])
+def _differing(results: dict[str, Any], name: str) -> int:
+    return int(results["prompts"] - results[name]["equal"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -270,35 +270,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--methods", nargs="*", default=())
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     without_cudnn_attention()
     chosen = TranscriptOptions(
-        given.transcripts, given.tokenizer, given.tasks, given.rows, max_prompt_tokens=given.longest
+        options.transcripts, options.tokenizer, options.tasks, options.rows, max_prompt_tokens=options.longest
     )
     by_set, end = transcript_cases(chosen)
     sets: dict[str, list[Case]] = {}
     for (task, name, _), cases in by_set.items():
-        if sum(key.startswith(f"{task} ") for key in sets) < given.sets:
+        if sum(key.startswith(f"{task} ") for key in sets) < options.sets:
             sets.setdefault(f"{task} {name}", []).extend(cases)
-    if given.exchanged:
+    if options.exchanged:
         sets = exchanged(sets)
     batches, ends = {name: [[case] for case in cases] for name, cases in sets.items()}, frozenset({end})
-    if given.batch > 1:
-        mixed, ends = together(sets, given.batch, end)
-        batches = {f"{given.batch} rows of {len(sets)} sets": mixed}
-    cases = [case for each in batches.values() for batch in each for case in batch]
+    if options.batch > 1:
+        mixed, ends = together(sets, options.batch, end)
+        batches = {f"{options.batch} rows of {len(sets)} sets": mixed}
+    cases = [case for group in batches.values() for batch in group for case in batch]
     texts = [
         tokens for case in cases for tokens in (case.prompt, case.recorded or [], *(s.tokens for s in case.sources))
     ]
     model = load_model(
-        given.model, given.device, getattr(torch, given.dtype), vocab_size=1 + max(map(max, filter(None, texts)))
+        options.model, options.device, getattr(torch, options.dtype), vocab_size=1 + max(map(max, filter(None, texts)))
     ).model
-    ways = Ways(model, given.methods, given.batch)
-    found = measure(ways, batches, Limits(given.tokens, ends, given.nodes), given.repeats, print)
-    if given.json:
+    ways = Ways(model, options.methods, options.batch)
+    results = measure(ways, batches, Limits(options.tokens, ends, options.nodes), options.repeats, print)
+    if options.json:
         command = command_line("benchmarks.gpu.transcripts", arguments)
-        write_json(given.json, {"command": command, "machine": surroundings(given.device), "found": found})
-    return int(any(_differing(task, name) for task in found.values() for name in ways.ways))
+        write_json(options.json, {"command": command, "machine": surroundings(options.device), "found": results})
+    return int(any(_differing(task, name) for task in results.values() for name in ways.ways))
 
 
 if __name__ == "__main__":

@@ -114,14 +114,14 @@ def main(words: Sequence[str] | None = None) -> int:
         runs: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
         for _ in range(options.rounds):
             for name, checkout in checkouts.items():
-                given = ["--child", "--requests", str(options.requests), "--concurrency", str(concurrency)]
+                arguments = ["--child", "--requests", str(options.requests), "--concurrency", str(concurrency)]
                 environment = {**os.environ, "PYTHONPATH": str(checkout)}
-                command = [sys.executable, str(Path(__file__).resolve()), *given]
+                command = [sys.executable, str(Path(__file__).resolve()), *arguments]
                 done = subprocess.run(command, env=environment, cwd=checkout, stdout=subprocess.PIPE, check=True)
                 runs[name].append(json.loads(done.stdout))
-        for name, found in runs.items():
-            figures = {each: round(median(run[each] for run in found), 3) for each in found[0]}
-            least = round(min(run["ms a request"] for run in found), 3)
+        for name, measured in runs.items():
+            figures = {figure: round(median(run[figure] for run in measured), 3) for figure in measured[0]}
+            least = round(min(run["ms a request"] for run in measured), 3)
             entry = {"checkout": name, "at once": concurrency, **figures, "least ms a request": least}
             report["sets"].append(entry)
             print(entry, flush=True)

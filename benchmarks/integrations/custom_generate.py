@@ -34,19 +34,19 @@ def methods(model: Any, tokenizer: Any, max_new_tokens: int, batch_size: int) ->
     """Return the methods by name, the baseline first."""
 
     def run(inputs: dict[str, torch.Tensor], texts: list[str], **options: Any) -> torch.Tensor:
-        found: torch.Tensor = model.generate(**inputs, do_sample=False, max_new_tokens=max_new_tokens, **options)
-        return found
+        ids: torch.Tensor = model.generate(**inputs, do_sample=False, max_new_tokens=max_new_tokens, **options)
+        return ids
 
     def with_source(inputs: dict[str, torch.Tensor], texts: list[str]) -> torch.Tensor:
         return run(inputs, texts, custom_generate=copyspec.hf, tokenizer=tokenizer, edit_source=texts)
 
-    found: dict[str, Method] = {"generate": run}
+    ways: dict[str, Method] = {"generate": run}
     if batch_size == 1:  # prompt lookup does not support batches
-        found["prompt lookup"] = partial(run, prompt_lookup_num_tokens=10)
+        ways["prompt lookup"] = partial(run, prompt_lookup_num_tokens=10)
     # What faster layers bring by themselves: the rest of the other two is brought by drafts.
-    found["copyspec, no drafts"] = partial(run, custom_generate=copyspec.hf, tokenizer=tokenizer, drafter="none")
-    found["copyspec, prompt only"] = partial(run, custom_generate=copyspec.hf, tokenizer=tokenizer)
-    return found | {"copyspec, edit source": with_source}
+    ways["copyspec, no drafts"] = partial(run, custom_generate=copyspec.hf, tokenizer=tokenizer, drafter="none")
+    ways["copyspec, prompt only"] = partial(run, custom_generate=copyspec.hf, tokenizer=tokenizer)
+    return ways | {"copyspec, edit source": with_source}
 
 
 def measure(model: Any, tokenizer: Any, texts: Sequence[str], options: argparse.Namespace, size: int) -> dict[str, Any]:
@@ -91,13 +91,13 @@ def _figures(seconds: Seconds, differing: dict[str, int]) -> dict[str, dict[str,
     base = seconds["generate"]
     return {
         name: {
-            "seconds": median(wall for wall, _ in each),
-            "cpu_seconds": median(cpu for _, cpu in each),
-            "speedup": median(ratio(b[0], s[0]) for b, s in zip(base, each, strict=True)),
-            "cpu_speedup": median(ratio(b[1], s[1]) for b, s in zip(base, each, strict=True)),
+            "seconds": median(wall for wall, _ in times),
+            "cpu_seconds": median(cpu for _, cpu in times),
+            "speedup": median(ratio(b[0], s[0]) for b, s in zip(base, times, strict=True)),
+            "cpu_speedup": median(ratio(b[1], s[1]) for b, s in zip(base, times, strict=True)),
             "differing": differing[name],
         }
-        for name, each in seconds.items()
+        for name, times in seconds.items()
     }
 
 
@@ -118,10 +118,10 @@ def main(words: Sequence[str] | None = None) -> int:
         "sets": [],
     }
     for size in options.batch_sizes:
-        found = measure(model, tokenizer, texts, options, size)
-        report["sets"].append(found)
+        results = measure(model, tokenizer, texts, options, size)
+        report["sets"].append(results)
         print(f"\n{len(texts)} texts, {options.dtype}, batch size {size}")
-        for name, figures in found["methods"].items():
+        for name, figures in results["methods"].items():
             differ = f"; {figures['differing']} outputs differ" if figures["differing"] else ""
             times = f"{figures['seconds']:8.3f} s {figures['speedup']:6.2f}x, CPU {figures['cpu_speedup']:6.2f}x"
             print(f"{name:24} {times}{differ}", flush=True)

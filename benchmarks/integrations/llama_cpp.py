@@ -72,12 +72,12 @@ def main() -> int:
     texts = arguments.texts.read_text(encoding="utf-8").splitlines()[: arguments.rows]
     with tempfile.TemporaryDirectory() as scratch:
         file, chat = model_file(arguments.model, Path(scratch))
-        found = measure(file, texts, chat, arguments)
+        figures = measure(file, texts, chat, arguments)
     report: dict[str, Any] = {"command": command_line("benchmarks.integrations.llama_cpp")}
-    report |= {"methods": found, "texts": len(texts), **surroundings("cpu")}
+    report |= {"methods": figures, "texts": len(texts), **surroundings("cpu")}
     if arguments.json:
         write_json(arguments.json, report)
-    return 0 if all(each["equal"] == len(texts) for each in found.values()) else 1
+    return 0 if all(method["equal"] == len(texts) for method in figures.values()) else 1
 
 
 def model_file(name: str, scratch: Path) -> tuple[Path, bool]:
@@ -113,12 +113,12 @@ def measure(file: Path, texts: list[str], chat: bool, arguments: argparse.Namesp
             outputs[name].append([answered(name, model, text, chat, arguments.max_tokens) for text in texts])
             seconds[name].append((time.perf_counter() - clock, time.process_time() - cpu, model.seconds))
     plain = outputs["plain"][0]
-    found: dict[str, dict[str, Any]] = {}
-    base = [median(each[i] for each in seconds["plain"]) for i in (0, 1)]
+    methods: dict[str, dict[str, Any]] = {}
+    base = [median(second[i] for second in seconds["plain"]) for i in (0, 1)]
     for name, model in models.items():
-        wall, cpu, decode = (median(each[i] for each in seconds[name]) for i in range(3))
+        wall, cpu, decode = (median(second[i] for second in seconds[name]) for i in range(3))
         tokens = sum(count for _, count in outputs[name][0])
-        found[name] = {
+        methods[name] = {
             "evaluations": model.evaluations,
             "tokens": tokens,
             "seconds": wall,
@@ -129,12 +129,12 @@ def measure(file: Path, texts: list[str], chat: bool, arguments: argparse.Namesp
             "cpu_speedup": ratio(base[1], cpu),
             "equal": sum(all(run[text] == plain[text] for run in outputs[name]) for text in range(len(texts))),
         }
-        figures = found[name]
+        figures = methods[name]
         counts = f"{name:<24}{model.evaluations:>6} evaluations {tokens:>6} tokens"
         counts += f" {wall:>8.2f} s {figures['speedup']:>5.2f}x"
         cost = f"(CPU {cpu:.2f} s, {figures['cpu_speedup']:.2f}x, at most {figures['bound']:.2f}x)"
         print(f"{counts} {cost} {figures['equal']} of {len(texts)} equal", flush=True)
-    return found
+    return methods
 
 
 def answered(name: str, model: Counted, text: str, chat: bool, max_tokens: int) -> tuple[str, int]:

@@ -97,15 +97,15 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """Return the CPU time that its processes have taken."""
-        times = [each.cpu_times() for each in self._family()]
-        return float(sum(each.user + each.system for each in times))
+        times = [process.cpu_times() for process in self._family()]
+        return float(sum(spent.user + spent.system for spent in times))
 
     def measure(self) -> dict[str, int]:
         """Return memory in MiB and the number of open files of its processes."""
         family = self._family()
         return {
-            "MiB": sum(each.memory_info().rss for each in family) >> 20,
-            "files": sum(each.num_fds() for each in family),
+            "MiB": sum(process.memory_info().rss for process in family) >> 20,
+            "files": sum(process.num_fds() for process in family),
         }
 
     def _family(self) -> list[Any]:
@@ -249,8 +249,8 @@ class Soak:
             self.seen["told to come again"] += 1
         elif status != 200:
             self._fault(f"{kind}: status {status}")
-        elif (found := read()) != self._expected[number]:
-            self._fault(f"{kind}: text {number} is {found!r}, and not {self._expected[number]!r}")
+        elif (text := read()) != self._expected[number]:
+            self._fault(f"{kind}: text {number} is {text!r}, and not {self._expected[number]!r}")
 
     def _fields(self, text: str) -> dict[str, Any]:
         prompt = engines.TEMPLATE.format(text=text)
@@ -282,28 +282,28 @@ async def soak(server: Server, texts: Sequence[str], options: argparse.Namespace
     after = server.measure()
     status = server.process.poll()
     third = max(grown[: max(1, len(grown) // 3)])
-    found = {"seen": dict(run.seen), "faults": run.faults[:20], "before": before, "after": after, "MiB": grown}
+    report = {"seen": dict(run.seen), "faults": run.faults[:20], "before": before, "after": after, "MiB": grown}
     holds = not run.faults and status is None and same and bool(left) and not any(left.values())
     holds = holds and after["files"] <= before["files"] + 8 and after["MiB"] - third <= MAX_GROWTH
-    return found | {"left": left, "seconds": time.monotonic() - begun, "status": status, "holds": holds}
+    return report | {"left": left, "seconds": time.monotonic() - begun, "status": status, "holds": holds}
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
         return port
 
 
 def _joined(body: bytes) -> bytes:
     """Decode a chunked body."""
-    found: list[bytes] = []
+    chunks: list[bytes] = []
     while body:
         size, _, body = body.partition(b"\r\n")
         length = int(size, 16)
         if not length:
-            return b"".join(found)
-        found.append(body[:length])
+            return b"".join(chunks)
+        chunks.append(body[:length])
         body = body[length + 2 :]
     raise ValueError("an answer in chunks has no end")
 
@@ -313,7 +313,7 @@ def _streamed(body: bytes) -> str:
     if not events or events[-1] != "[DONE]":
         raise ValueError(f"a stream without its end: {body[-200:]!r}")
     chunks = [json.loads(event) for event in events[:-1]]
-    return "".join(choice["text"] for each in chunks for choice in each["choices"])
+    return "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
 
 
 def main() -> int:
@@ -332,15 +332,15 @@ def main() -> int:
         model = "default" if options.server == "copyspec" and options.model == "default" else folder
         server = Server(options.server, model, Path(scratch))
         try:
-            found = asyncio.run(soak(server, texts, options))
+            report = asyncio.run(soak(server, texts, options))
         finally:
             ended = server.stop()
         tracebacks = server.log.read_text(errors="replace").count("Traceback")
-    found |= {"exit status": ended, "tracebacks": tracebacks, "machine": machine()}
-    print(json.dumps(found, indent=1))
+    report |= {"exit status": ended, "tracebacks": tracebacks, "machine": machine()}
+    print(json.dumps(report, indent=1))
     if options.json:
-        write_json(options.json, found)
-    return int(not found["holds"] or tracebacks > 0)
+        write_json(options.json, report)
+    return int(not report["holds"] or tracebacks > 0)
 
 
 if __name__ == "__main__":

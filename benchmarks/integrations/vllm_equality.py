@@ -71,29 +71,29 @@ class Bench:
                 self.counters[kind] = engines.Counter(made)
         return self._made[kind, drafts]
 
-    def run(self, llm: Any, name: str, given: dict[str, Any], *, with_source: bool) -> list[Any]:
+    def run(self, llm: Any, name: str, extra: dict[str, Any], *, with_source: bool) -> list[Any]:
         """Run one case; return token ids and, if requested, log-probabilities."""
         size = {"batch of 1": 1, "batch of 8": 8}.get(name, 32)
         prefix = PREFIX if name == "prefix caching" else ""
         prompts = [prefix + engines.TEMPLATE.format(text=text) for text in self.texts]
-        parameters = [self._parameters(number, given, with_source=with_source) for number in range(len(prompts))]
+        parameters = [self._parameters(number, extra, with_source=with_source) for number in range(len(prompts))]
         if name == "edge of the context":
             pairs = [(p, q) for p, q in zip(prompts, parameters, strict=True) if len(p) < 200]
             prompts, parameters = [p for p, _ in pairs], [q for _, q in pairs]
-        found = []
+        completions = []
         for start in range(0, len(prompts), size):
             part = slice(start, start + size)
             outputs = llm.generate(prompts[part], parameters[part], use_tqdm=False)
-            found += [each.outputs[0] for each in outputs]
-        return found
+            completions += [output.outputs[0] for output in outputs]
+        return completions
 
-    def _parameters(self, number: int, given: dict[str, Any], *, with_source: bool) -> Any:
+    def _parameters(self, number: int, extra: dict[str, Any], *, with_source: bool) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import StructuredOutputsParams
 
         from copyspec.integrations import vllm as plug_in
 
-        options = {"temperature": 0, "max_tokens": 96} | given
+        options = {"temperature": 0, "max_tokens": 96} | extra
         if options.pop("sampled", False) and number % 2:
             options |= {"temperature": 0.8, "top_p": 0.9, "seed": number}
         if "regex" in options:
@@ -104,29 +104,29 @@ class Bench:
 
 def check_case(bench: Bench, name: str) -> dict[str, Any]:
     """Run one case on both engines and compare the outputs."""
-    kind, given = CASES[name]
-    plain = bench.run(bench.engine(kind, drafts=False), name, given, with_source=False)
+    kind, extra = CASES[name]
+    plain = bench.run(bench.engine(kind, drafts=False), name, extra, with_source=False)
     drafting = bench.engine(kind, drafts=True)
     bench.counters[kind].read()
-    copied = bench.run(drafting, name, given, with_source=True)
+    copied = bench.run(drafting, name, extra, with_source=True)
     steps = bench.counters[kind].read()
     if kind == "preempted":
         steps["preemptions"] = engines.preemptions(drafting)
-    greedy = range(0, len(plain), 2) if given.get("sampled") else range(len(plain))
+    greedy = range(0, len(plain), 2) if extra.get("sampled") else range(len(plain))
     same = [list(plain[i].token_ids) == list(copied[i].token_ids) for i in greedy]
     tokens = sum(len(plain[i].token_ids) for i in range(len(plain)))
-    found: dict[str, Any] = {"requests": len(same), "equal": sum(same), "tokens": tokens, **steps}
-    if given.get("sampled"):
-        again = bench.run(drafting, name, given, with_source=True)
+    report: dict[str, Any] = {"requests": len(same), "equal": sum(same), "tokens": tokens, **steps}
+    if extra.get("sampled"):
+        again = bench.run(drafting, name, extra, with_source=True)
         rows = range(1, len(plain), 2)
-        found["sampled"] = len(rows)
-        found["repeated"] = sum(list(again[i].token_ids) == list(copied[i].token_ids) for i in rows)
-    if "logprobs" in given:
-        found["logprobs apart"] = max(map(_apart, plain, copied))
-    found["holds"] = all(same) and found.get("repeated", 0) == found.get("sampled", 0)
-    found["holds"] = found["holds"] and found["drafted"] > 0 and found.get("preemptions", 1) > 0
-    found["holds"] = found["holds"] and found.get("logprobs apart", 0.0) <= LOGPROBS_APART
-    return found
+        report["sampled"] = len(rows)
+        report["repeated"] = sum(list(again[i].token_ids) == list(copied[i].token_ids) for i in rows)
+    if "logprobs" in extra:
+        report["logprobs apart"] = max(map(_apart, plain, copied))
+    report["holds"] = all(same) and report.get("repeated", 0) == report.get("sampled", 0)
+    report["holds"] = report["holds"] and report["drafted"] > 0 and report.get("preemptions", 1) > 0
+    report["holds"] = report["holds"] and report.get("logprobs apart", 0.0) <= LOGPROBS_APART
+    return report
 
 
 def _apart(plain: Any, copied: Any) -> float:
@@ -154,10 +154,10 @@ def check_frequencies(bench: Bench, draws: int) -> dict[str, Any]:
             for seed in range(draws * drafts, draws * (1 + drafts))
         ]
         outputs = llm.generate([prompt] * draws, parameters, use_tqdm=False)
-        counts.append(Counter(tuple(each.outputs[0].token_ids[1:3]) for each in outputs))
-    kept = [pair for pair in counts[0] | counts[1] if counts[0][pair] + counts[1][pair] >= 20]
-    rest = [draws - sum(each[pair] for pair in kept) for each in counts]
-    pairs = [(counts[0][pair], counts[1][pair]) for pair in kept] + ([(rest[0], rest[1])] if any(rest) else [])
+        counts.append(Counter(tuple(output.outputs[0].token_ids[1:3]) for output in outputs))
+    frequent = [pair for pair in counts[0] | counts[1] if counts[0][pair] + counts[1][pair] >= 20]
+    rest = [draws - sum(count[pair] for pair in frequent) for count in counts]
+    pairs = [(counts[0][pair], counts[1][pair]) for pair in frequent] + ([(rest[0], rest[1])] if any(rest) else [])
     p = _p_value(sum((one - other) ** 2 / (one + other) for one, other in pairs), len(pairs) - 1)
     return {"draws": draws, "outcomes": len(pairs), "p": p, "holds": p > 0.01}
 
@@ -186,7 +186,7 @@ def check_aborts(bench: Bench, requests: int) -> dict[str, Any]:
             running.discard(gone)
             aborted += 1
         while len(running) >= 32 or (number == requests - 1 and running):
-            running -= {each.request_id for each in core.step() if each.finished}
+            running -= {output.request_id for output in core.step() if output.finished}
             most = max(most, engines.drafter_of(llm).num_rows)
         if number % (requests // 10) == requests // 10 - 1:
             gc.collect()
@@ -194,10 +194,10 @@ def check_aborts(bench: Bench, requests: int) -> dict[str, Any]:
             own.append(engines.own_bytes(llm) // 1024)
     left = engines.drafter_of(llm).num_rows
     grown = memory[-1] - memory[len(memory) // 2]
-    found = {"requests": requests, "aborted": aborted, "most rows": most, "rows left": left, "MiB": memory}
+    report = {"requests": requests, "aborted": aborted, "most rows": most, "rows left": left, "MiB": memory}
     flat = max(own[len(own) // 2 :]) <= 1.2 * max(own[: len(own) // 2])
-    found |= {"grown MiB in the second half": grown, "proposer's KiB": own, "proposer flat": flat}
-    return found | {"holds": left <= 32 and most <= 64 and flat and grown <= 8}
+    report |= {"grown MiB in the second half": grown, "proposer's KiB": own, "proposer flat": flat}
+    return report | {"holds": left <= 32 and most <= 64 and flat and grown <= 8}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -219,11 +219,11 @@ def main(words: Sequence[str] | None = None) -> int:
         checks["frequencies"] = lambda: check_frequencies(bench, options.draws)
         checks["aborts"] = lambda: check_aborts(bench, options.aborts)
         for name in options.cases or checks:
-            report["cases"][name] = found = checks[name]()
-            print(f"{name:26} {'holds' if found['holds'] else 'FAILS'}  {found}", flush=True)
+            report["cases"][name] = result = checks[name]()
+            print(f"{name:26} {'holds' if result['holds'] else 'FAILS'}  {result}", flush=True)
             if options.json:
                 write_json(options.json, report)
-    return int(not all(found["holds"] for found in report["cases"].values()))
+    return int(not all(result["holds"] for result in report["cases"].values()))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -55,11 +55,11 @@ class Turns:
         """Run once. Raises ValueError if the outputs are not those of the first run."""
         before = counts(self._server)
         wall, cpu = perf_counter(), self._cpu()
-        found = self._run(texts)
+        outputs = self._run(texts)
         self.times.append((perf_counter() - wall, self._cpu() - cpu))
         self.counts = counts(self._server) - before
-        self.outputs = self.outputs or found
-        if self.outputs != found:
+        self.outputs = self.outputs or outputs
+        if self.outputs != outputs:
             raise ValueError("the outputs are not those of the first run")
 
     def _cpu(self) -> float:
@@ -68,14 +68,14 @@ class Turns:
 
 def counts(server: Server | None) -> Counter[str]:
     """What a server has counted since it started: tokens generated, drafted and accepted, and drafts."""
-    found: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     if server is not None:
         with urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
             for line in answer.read().decode().splitlines():
                 name = line.partition("{")[0].removeprefix("vllm:")
                 if name in COUNTED:
-                    found[COUNTED[name]] += int(float(line.rsplit(" ", 1)[1]))
-    return found
+                    totals[COUNTED[name]] += int(float(line.rsplit(" ", 1)[1]))
+    return totals
 
 
 def corrections(model: Any) -> Run:
@@ -84,7 +84,9 @@ def corrections(model: Any) -> Run:
 
     pipeline = GECPipeline(model, batch_size=BATCH, by_sentence=True)
     # Servers leave the space that a byte-level tokenizer begins with.
-    return lambda texts: ["\n".join(each.text.strip() for each in found.results) for found in pipeline(texts)]
+    return lambda texts: [
+        "\n".join(result.text.strip() for result in corrected.results) for corrected in pipeline(texts)
+    ]
 
 
 def chats(url: str, at_once: int) -> Run:
@@ -117,19 +119,19 @@ def measure(turns: dict[str, Turns], texts: Sequence[str], rounds: int) -> dict[
         for name in names[number % len(names) :] + names[: number % len(names)]:
             turns[name].take(texts)
     own = turns["copyspec"]
-    found: dict[str, Any] = {}
-    for name, each in turns.items():
-        (seconds, cpu_seconds) = (median(times) for times in zip(*each.times[1:], strict=True))
-        pairs = list(zip(each.times[1:], own.times[1:], strict=True))
-        found[name] = {
+    figures: dict[str, Any] = {}
+    for name, turn in turns.items():
+        (seconds, cpu_seconds) = (median(times) for times in zip(*turn.times[1:], strict=True))
+        pairs = list(zip(turn.times[1:], own.times[1:], strict=True))
+        figures[name] = {
             "seconds": round(seconds, 3),
             "cpu seconds": round(cpu_seconds, 3),
             "copyspec over it": round(median(ratio(theirs[0], ours[0]) for theirs, ours in pairs), 3),
             "CPU": round(median(ratio(theirs[1], ours[1]) for theirs, ours in pairs), 3),
-            "equal": sum(one == other for one, other in zip(turns["none"].outputs, each.outputs, strict=True)),
-            **each.counts,
+            "equal": sum(one == other for one, other in zip(turns["none"].outputs, turn.outputs, strict=True)),
+            **turn.counts,
         }
-    return found
+    return figures
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -165,10 +167,10 @@ def main(words: Sequence[str] | None = None) -> int:
                         turns[name] = Turns(chats(url, at_once), servers[name])
                 if engine is not None and task == "corrections":
                     turns["in process"] = Turns(corrections(engine))
-                found = measure(turns, texts, options.rounds)
-                report["sets"].append({"task": task, "at once": at_once, "texts": len(texts), **found})
+                results = measure(turns, texts, options.rounds)
+                report["sets"].append({"task": task, "at once": at_once, "texts": len(texts), **results})
                 print(f"\n{task}: {len(texts)} texts, {at_once} at once")
-                for name, figures in found.items():
+                for name, figures in results.items():
                     equal = equal and figures["equal"] == len(texts)
                     print(f"{name:12}{figures}", flush=True)
                 if options.json:

@@ -63,17 +63,17 @@ class Method:
 
         from copyspec.integrations import vllm as plug_in
 
-        found: list[list[int]] = []
+        ids: list[list[int]] = []
         for start in range(0, len(texts), size):
             part = texts[start : start + size]
             parameters = [SamplingParams(temperature=0, **options) for _ in part]
             if self._with_source:
                 pairs = zip(parameters, part, strict=True)
-                parameters = [plug_in.copying(each, edit_source=text) for each, text in pairs]
+                parameters = [plug_in.copying(params, edit_source=text) for params, text in pairs]
             prompts = [engines.TEMPLATE.format(text=text) for text in part]
             outputs = self.llm.generate(prompts, parameters, use_tqdm=False)
-            found += [list(each.outputs[0].token_ids) for each in outputs]
-        return found
+            ids += [list(output.outputs[0].token_ids) for output in outputs]
+        return ids
 
 
 def measure(
@@ -91,9 +91,9 @@ def measure(
                 continue
             methods[name].counter.read()
             wall, cpu = perf_counter(), process_time()
-            found = methods[name].run(texts, TASKS[task], size)
+            ids = methods[name].run(texts, TASKS[task], size)
             seconds[name].append((perf_counter() - wall, process_time() - cpu))
-            if outputs.setdefault(name, found) != found:
+            if outputs.setdefault(name, ids) != ids:
                 raise ValueError(f"{name} does not repeat its outputs")
             if not repeat:
                 counted[name] = methods[name].counter.read()
@@ -135,11 +135,11 @@ def main(words: Sequence[str] | None = None) -> int:
             )  # other texts, so that suffix decoding has nothing to remember
         for task in options.tasks:
             for size in options.batch_sizes:
-                found = measure(methods, texts, options, task, size)
+                results = measure(methods, texts, options, task, size)
                 methods.pop(SUFFIX, None)
-                report["sets"].append({"task": task, "batch_size": size, "texts": len(texts), "methods": found})
+                report["sets"].append({"task": task, "batch_size": size, "texts": len(texts), "methods": results})
                 print(f"\n{task}: {len(texts)} texts, {size} at once")
-                for name, figures in found.items():
+                for name, figures in results.items():
                     equal = equal and figures["equal"] == len(texts)
                     passes = figures["tokens"] / (figures["passes"] or figures["tokens"])
                     times = (

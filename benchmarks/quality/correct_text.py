@@ -74,7 +74,7 @@ class _Reader:
         if done.part is None:
             return
         text = done.part.text
-        self.sentences += sum(len(_SPLIT(text[each.start : each.end])) for each in done.part.segments)
+        self.sentences += sum(len(_SPLIT(text[segment.start : segment.end])) for segment in done.part.segments)
         self.kept.update(refusal.reason for piece in done.pieces for refusal in piece.checked.dropped)
         self.made += made_of(Path(path).name, text, done.edits)
 
@@ -104,15 +104,15 @@ def package_files(folder: Path, count: int = 10) -> list[Path]:
         if taken == count:
             break
         try:
-            found = metadata.distribution(name)
+            distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue
         taken += 1
-        described = found.metadata.json
+        described = distribution.metadata.json
         kind = str(described.get("description_content_type", "text/x-rst")).partition(";")[0]
         suffix = ".md" if kind == "text/markdown" else ".rst" if kind == "text/x-rst" and "rst" in FORMATS else ".txt"
         texts: dict[str, object] = {f"{name}{suffix}": described.get("description", "")}
-        for file in found.files or ():
+        for file in distribution.files or ():
             if "dist-info" in str(file) and "licen" in file.name.lower() and file.suffix in ("", ".txt", ".md"):
                 texts[f"{name}-{file.name}{'' if file.suffix else '.txt'}"] = Path(file.locate()).read_text(
                     encoding="utf-8"
@@ -131,13 +131,13 @@ def correct_sentences() -> list[str]:
 
 def wrong_sentences() -> list[tuple[str, list[str]]]:
     """Read the wrong sentences with their good corrections."""
-    found: list[tuple[str, list[str]]] = []
+    sentences: list[tuple[str, list[str]]] = []
     for line in (DATA / "wrong_sentences.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("-> "):
-            found[-1][1].append(line[3:])
+            sentences[-1][1].append(line[3:])
         elif line and not line.startswith("# "):
-            found.append((line, []))
-    return found
+            sentences.append((line, []))
+    return sentences
 
 
 def judged_wrong(source: str, output: str, accepted: Sequence[str]) -> str:
@@ -176,8 +176,8 @@ def measure(pipeline: GECPipeline, *, limit: int | None, with_files: bool) -> di
     corrections = pipeline(right)
     for name, start in (("correct, seen", 0), ("correct, not seen", 1)):
         chosen = corrections[start::2]
-        made = [each for done in chosen for each in made_of("sentence", done.source, done.edits)]
-        sets[name] = len(chosen), made, Counter(each.reason for done in chosen for each in done.dropped)
+        made = [edit for done in chosen for edit in made_of("sentence", done.source, done.edits)]
+        sets[name] = len(chosen), made, Counter(refusal.reason for done in chosen for refusal in done.dropped)
     wrong = wrong_sentences()[:limit]
     outputs = [done.text for done in pipeline([source for source, _ in wrong])]
     rows = [
@@ -189,10 +189,10 @@ def measure(pipeline: GECPipeline, *, limit: int | None, with_files: bool) -> di
     figures = {
         name: {
             "sentences": count,
-            "edits": [{**asdict(each), "judged": judged.get(each.key, "?")} for each in made],
-            "left out": dict(kept),
+            "edits": [{**asdict(edit), "judged": judged.get(edit.key, "?")} for edit in made],
+            "left out": dict(dropped),
         }
-        for name, (count, made, kept) in sets.items()
+        for name, (count, made, dropped) in sets.items()
     }
     return {"sets": figures, "wrong": rows, "verdicts": dict(Counter(row["verdict"] for row in rows))}
 

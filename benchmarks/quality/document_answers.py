@@ -93,8 +93,8 @@ def verdict(question: Question, answer: str, is_found: bool, is_sure: bool) -> s
     """Judge an answer; see `Row.verdict`."""
     if not is_found:
         return "none" if question.answers else "right"
-    held = plain(answer)
-    if len(answer) <= MAX_CHARS and any(plain(each) in held for each in question.answers):
+    words = plain(answer)
+    if len(answer) <= MAX_CHARS and any(plain(accepted) in words for accepted in question.answers):
         return "right"
     return "wrong" if is_sure else "doubted"
 
@@ -109,16 +109,18 @@ def answered(questions: list[Question], model: str | None, folder: Path, *, quot
     documents = list(read_documents(sorted(folder.glob("*.*"))))
     corpora.add_bm25("docs", [passage for document in documents for passage in split_passages(document)])
     retriever, passages = corpora.open("docs")
-    answer = DocumentAnswers(retriever, model=None if quote else model, contexts=[each.context for each in passages])
+    answer = DocumentAnswers(
+        retriever, model=None if quote else model, contexts=[passage.context for passage in passages]
+    )
     for question in questions:
         if quote:
-            found = quoted(question.text, retriever, model=model)
-            said = verdict(question, found.text, found.is_found, is_sure=True)
-            yield Row(question.text, question.document, said, True, found.text)
+            quotation = quoted(question.text, retriever, model=model)
+            said = verdict(question, quotation.text, quotation.is_found, is_sure=True)
+            yield Row(question.text, question.document, said, True, quotation.text)
             continue
-        given = answer(question.text)
-        said = verdict(question, given.text, given.is_found, given.is_sure)
-        yield Row(question.text, question.document, said, given.is_sure, given.text)
+        reply = answer(question.text)
+        said = verdict(question, reply.text, reply.is_found, reply.is_sure)
+        yield Row(question.text, question.document, said, reply.is_sure, reply.text)
 
 
 def main() -> None:
@@ -129,33 +131,33 @@ def main() -> None:
     parser.add_argument("--quote", action="store_true", help="let the model alone quote from the best passage")
     parser.add_argument("--quiet", action="store_true", help="print only the counts")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    if given.quote and not given.model:
+    options = parser.parse_args()
+    if options.quote and not options.model:
         parser.error("--quote needs --model: it is the model that quotes")
-    report: dict[str, object] = {"machine": machine(), "model": given.model, "max_chars": MAX_CHARS}
-    report |= {"by the model alone": True} if given.quote else {}
-    with tempfile.TemporaryDirectory() as held:
-        texts = write_texts(Path(held), given.half)
-        for half in ("tuned", "held-out") if given.half == "both" else (given.half,):
+    report: dict[str, object] = {"machine": machine(), "model": options.model, "max_chars": MAX_CHARS}
+    report |= {"by the model alone": True} if options.quote else {}
+    with tempfile.TemporaryDirectory() as folder:
+        texts = write_texts(Path(folder), options.half)
+        for half in ("tuned", "held-out") if options.half == "both" else (options.half,):
             questions = []
             for question in read_questions(half):
                 if question.answers and not any(
-                    plain(each) in plain(texts.get(question.document, "")) for each in question.answers
+                    plain(answer) in plain(texts.get(question.document, "")) for answer in question.answers
                 ):
                     print(f"left out, the text has changed: {question.text}")
                 else:
                     questions.append(question)
             began = time.perf_counter()
-            rows = list(answered(questions, given.model, Path(held), quote=given.quote))
+            rows = list(answered(questions, options.model, Path(folder), quote=options.quote))
             seconds = time.perf_counter() - began
             counts = {name: sum(row.verdict == name for row in rows) for name in ("right", "none", "doubted", "wrong")}
             report[half] = {"questions": len(rows), **counts, "seconds": seconds, "rows": [asdict(row) for row in rows]}
             print(f"{half}: {len(rows)} questions, {counts}, {seconds / len(rows):.2f} s each")
-            for row in rows if not given.quiet else ():
+            for row in rows if not options.quiet else ():
                 if row.verdict != "right":
                     print(f"  {row.verdict:<8}{row.question}\n          {' '.join(row.answer.split())[:150]}")
-    if given.json:
-        write_json(given.json, report)
+    if options.json:
+        write_json(options.json, report)
 
 
 if __name__ == "__main__":

@@ -45,11 +45,11 @@ def measure(rows: Sequence[Transcript], tokenizer: Tokenizer, most: int, nodes: 
 
 def files(rows: Sequence[Transcript]) -> dict[tuple[str, str], list[Transcript]]:
     """Group rows by set and model, in the order of their numbers."""
-    found: dict[tuple[str, str], list[Transcript]] = {}
+    by_file: dict[tuple[str, str], list[Transcript]] = {}
     for row in rows:
         if row.task in EDIT_TASKS and row.references:
-            found.setdefault((row.set, row.model), []).append(row)
-    return {key: sorted(each, key=lambda row: int(row.id.rpartition("-")[2])) for key, each in found.items()}
+            by_file.setdefault((row.set, row.model), []).append(row)
+    return {key: sorted(rows, key=lambda row: int(row.id.rpartition("-")[2])) for key, rows in by_file.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

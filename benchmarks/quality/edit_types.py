@@ -31,15 +31,15 @@ def edits_of(source: str, output: str) -> list[Edit]:
     """Return the edits from one word-tokenised sentence to another. Adjacent words that both differ are separate
     edits."""
     was, now = source.split(), output.split()
-    found: list[Edit] = []
+    edits: list[Edit] = []
     for kind, i, j, k, m in SequenceMatcher(None, was, now, autojunk=False).get_opcodes():
         if kind == "equal":
             continue
         if kind == "replace" and j - i == m - k:
-            found += [(i + n, i + n + 1, now[k + n]) for n in range(j - i)]
+            edits += [(i + n, i + n + 1, now[k + n]) for n in range(j - i)]
         else:
-            found.append((i, j, " ".join(now[k:m])))
-    return found
+            edits.append((i, j, " ".join(now[k:m])))
+    return edits
 
 
 def type_of(source: Sequence[str], edit: Edit) -> str:

@@ -50,14 +50,14 @@ def written(annotator: Any, sources: Sequence[str], columns: Sequence[Sequence[s
 
 
 def main() -> None:
-    given = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     annotator, model = load_annotator()
     counts = {}
     with tempfile.TemporaryDirectory() as folder:
         gold, made = Path(folder) / "gold.m2", Path(folder) / "made.m2"
-        written(annotator, given["sources"], list(zip(*given["references"], strict=True)), gold)
-        for system, outputs in given["outputs"].items():
-            written(annotator, given["sources"], [outputs], made)
+        written(annotator, request["sources"], list(zip(*request["references"], strict=True)), gold)
+        for system, outputs in request["outputs"].items():
+            written(annotator, request["sources"], [outputs], made)
             command = [sys.executable, "-m", "errant.commands.compare_m2", "-hyp", str(made), "-ref", str(gold)]
             shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             numbers = re.search(r"^(\d+)\t(\d+)\t(\d+)\t", shown, re.MULTILINE)

@@ -26,12 +26,12 @@ def statistics(source: str, output: str, reference: str) -> list[int]:
     although the reference has none of them.
     """
     hyp, ref, src = output.split(), reference.split(), source.split()
-    found = [len(hyp), len(ref)]
+    counts = [len(hyp), len(ref)]
     for n in range(1, _ORDER + 1):
         h, r, s = _ngrams(hyp, n), _ngrams(ref, n), _ngrams(src, n)
         dropped = Counter({gram: count for gram, count in s.items() if gram not in r})
-        found += [max(0, (h & r).total() - (h & dropped).total()), max(0, len(hyp) + 1 - n)]
-    return found
+        counts += [max(0, (h & r).total() - (h & dropped).total()), max(0, len(hyp) + 1 - n)]
+    return counts
 
 
 def score(counts: np.ndarray, *, smooth: bool = False) -> float:

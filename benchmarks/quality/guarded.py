@@ -48,8 +48,8 @@ class Remembering:
         self._keep = keep
         self.identity: Mapping[str, object] = corrector.identity
         for text, output, refusal, changes in kept_rows(keep, {name: self.identity.get(name) for name in OUTPUTS_OF}):
-            found = None if changes is None else [Change(*each) for each in changes]
-            self._known[text] = Outcome(output, refusal and Refusal(*refusal), changes=found)
+            measured = None if changes is None else [Change(*change) for change in changes]
+            self._known[text] = Outcome(output, refusal and Refusal(*refusal), changes=measured)
         self.by_sentence, self.limit = corrector.by_sentence, corrector.limit
         self.calibration: str | None = getattr(corrector, "calibration", None)
         self.fluency = getattr(corrector, "fluency", None)
@@ -63,8 +63,8 @@ class Remembering:
 
     def known(self, text: str) -> str:
         """Return the corrector's output for a text, or the text itself if the output was unusable."""
-        found = self._known[text].text if text in self._known else None
-        return found.removeprefix(" ") if found else text  # an output that was kept may begin with a space
+        output = self._known[text].text if text in self._known else None
+        return output.removeprefix(" ") if output else text  # an output that was kept may begin with a space
 
     def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
         waiting: dict[int, str] = {}
@@ -115,7 +115,7 @@ def measure(corrector: Corrector, data: Path, name: str, count: int | None, seed
 def measure_correct(corrector: Corrector, data: Path, count: int | None, seed: int = 0) -> dict[str, object]:
     """For each set of guards: the number of correct texts that are changed."""
     references = [row["references"][0] for row in sample(read_rows(data / "gec" / "jfleg_dev.jsonl.gz"), count, seed)]
-    texts = [text for found in correct_texts(data, references, count or 600, seed).values() for text in found]
+    texts = [text for texts in correct_texts(data, references, count or 600, seed).values() for text in texts]
     changed = {
         label: sum(text != output for text, output in zip(texts, outputs, strict=True))
         for label, outputs in _corrected(corrector, texts)

@@ -71,12 +71,12 @@ def draw(data: Path, count: int, seed: int = 0) -> list[Drawn]:
     from training.noise import ALL_NOISES, corrupt
     from training.text import join_words, split_words, straight_quotes, well_formed
 
-    _, held = load_prose(data, PRESETS["cpu"].mixture)
+    _, prose = load_prose(data, PRESETS["cpu"].mixture)
     rng = random.Random(seed)
     places = [
-        (each, at)
-        for each in held.paragraphs
-        for at, text in enumerate(each)
+        (paragraph, at)
+        for paragraph in prose.paragraphs
+        for at, text in enumerate(paragraph)
         if 12 <= len(text) <= 400 and well_formed(text)
     ]
     rng.shuffle(places)
@@ -85,7 +85,7 @@ def draw(data: Path, count: int, seed: int = 0) -> list[Drawn]:
         *before, right = map(straight_quotes, sentences[: at + 1])
         words, kinds = split_words(right), [""]
         if number % 3 == 0:
-            words, kinds = corrupt(words, held.lexicon, rng, rng.choice((1, 1, 1, 2)), ALL_NOISES)
+            words, kinds = corrupt(words, prose.lexicon, rng, rng.choice((1, 1, 1, 2)), ALL_NOISES)
         if kinds and len(drawn) < count:
             drawn.append(Drawn(" ".join(before), join_words(words), right))
     return drawn
@@ -96,32 +96,34 @@ def changes_of(corrector: Remembering, drawn: Sequence[Drawn]) -> Iterable[Chang
     fluency, options = corrector.fluency, GuardOptions(precision=0.0)
     if fluency is None:
         raise SystemExit(f"{corrector.identity['model']} has no adapter that is merged into a language model")
-    list(corrector.correct([each.text for each in drawn]))
-    for row, each in enumerate(drawn):
-        outcome = corrector.outcome(each.text)
+    list(corrector.correct([sample.text for sample in drawn]))
+    for row, sample in enumerate(drawn):
+        outcome = corrector.outcome(sample.text)
         if outcome is None or outcome.text is None:
             continue
-        wanted = {edit for edit, *_ in measured_changes(each.text, each.right, None, options)}
+        wanted = {edit for edit, *_ in measured_changes(sample.text, sample.right, None, options)}
         output = outcome.text.removeprefix(" ")
-        for edit, kind, margin, reason in measured_changes(each.text, output, outcome.changes, options):
+        for edit, kind, margin, reason in measured_changes(sample.text, output, outcome.changes, options):
             if reason:
                 continue
-            made = apply(each.text, [edit])
-            source, after = fluency(f"{each.before} "[-400:], (each.text, made))
-            was = each.text[edit.start : edit.end]
-            lost = max(0, len(each.text.split()) - len(made.split()))
+            made = apply(sample.text, [edit])
+            source, after = fluency(f"{sample.before} "[-400:], (sample.text, made))
+            was = sample.text[edit.start : edit.end]
+            lost = max(0, len(sample.text.split()) - len(made.split()))
             is_right = edit in wanted
-            is_clean = each.text == each.right
-            yield Change(row, kind, margin, after - source, lost, is_right, is_clean, was, edit.replacement, each.text)
+            is_clean = sample.text == sample.right
+            yield Change(
+                row, kind, margin, after - source, lost, is_right, is_clean, was, edit.replacement, sample.text
+            )
 
 
 def fitted(changes: Sequence[Change], kinds: Sequence[str]) -> tuple[float, float, float, dict[str, float]]:
     """Return the weights of the margin, of the gain and of a lost word in log-odds, and the intercept by kind."""
-    numbers = [(min(each.margin, MOST_MARGIN), each.gain, each.lost, 1.0) for each in changes]
+    numbers = [(min(change.margin, MOST_MARGIN), change.gain, change.lost, 1.0) for change in changes]
     columns = np.array(
-        [[*row, *(each.kind == kind for kind in kinds)] for row, each in zip(numbers, changes, strict=True)]
+        [[*row, *(change.kind == kind for kind in kinds)] for row, change in zip(numbers, changes, strict=True)]
     )
-    right = np.array([float(each.is_right) for each in changes])
+    right = np.array([float(change.is_right) for change in changes])
     weights, penalty = np.zeros(columns.shape[1]), np.array([0.0, 0, 0, 0, *[PENALTY] * len(kinds)]) + 1e-6
     for _ in range(50):  # Newton's method
         chance = 1 / (1 + np.exp(-columns @ weights))
@@ -143,7 +145,7 @@ def main() -> None:
     corrector = ModelCorrector(QualityModel(options.model, torch.float32).engine, ModelOptions(by_sentence=False))
     remembering = Remembering(corrector, options.out / "corrections.jsonl")
     changes = list(changes_of(remembering, draw(options.data, options.rows)))
-    (options.out / "changes.json").write_text(json.dumps([asdict(each) for each in changes], indent=0), "utf-8")
+    (options.out / "changes.json").write_text(json.dumps([asdict(change) for change in changes], indent=0), "utf-8")
     report(changes)
     margins = CALIBRATED[corrector.calibration or options.model]
     for precision in PRECISIONS:
@@ -152,37 +154,37 @@ def main() -> None:
 
 def passed(changes: Sequence[Change], margins: Mapping[str, float], precision: float) -> dict[str, object]:
     """Count the changes of sentences after the fitted ones that have the margins of a precision."""
-    later = [each for each in changes if each.row >= FITTED]
+    later = [change for change in changes if change.row >= FITTED]
     made = [
-        each
-        for each in later
-        if min(each.margin, MOST_MARGIN) + GAIN * (each.gain - LOST_WORD * each.lost)
-        >= margins[each.kind] + raised(precision)
+        change
+        for change in later
+        if min(change.margin, MOST_MARGIN) + GAIN * (change.gain - LOST_WORD * change.lost)
+        >= margins[change.kind] + raised(precision)
     ]
-    counts = {"in sentences with mistakes": [each for each in made if not each.is_clean], "in all": made}
-    right = sum(each.is_right for each in made)
+    counts = {"in sentences with mistakes": [change for change in made if not change.is_clean], "in all": made}
+    right = sum(change.is_right for change in made)
     shares = {name: [len(some), round(right / max(1, len(some)), 3)] for name, some in counts.items()}
-    return {**shares, "of the right changes": round(right / max(1, sum(each.is_right for each in later)), 3)}
+    return {**shares, "of the right changes": round(right / max(1, sum(change.is_right for change in later)), 3)}
 
 
 def report(changes: Sequence[Change]) -> None:
-    kinds = sorted({each.kind for each in changes})
+    kinds = sorted({change.kind for change in changes})
     halves = changes[::2], changes[1::2]
     for name, fit, tried in (("half", *halves), ("other half", *halves[::-1]), ("all", changes, changes)):
         margin, gain, word, by_kind = fitted(fit, kinds)
         print(f"{name}: GAIN {gain / margin:.2f}, LOST_WORD {-word / gain:.1f}, nats per log-odds {1 / margin:.2f}")
         odds = [
-            margin * min(each.margin, MOST_MARGIN) + gain * each.gain + word * each.lost + by_kind[each.kind]
-            for each in tried
+            margin * min(change.margin, MOST_MARGIN) + gain * change.gain + word * change.lost + by_kind[change.kind]
+            for change in tried
         ]
         for least in ODDS:
-            made = [each for each, odd in zip(tried, odds, strict=True) if odd >= least]
-            share = sum(each.is_right for each in made) / max(1, len(made))
+            made = [change for change, odd in zip(tried, odds, strict=True) if odd >= least]
+            share = sum(change.is_right for change in made) / max(1, len(made))
             margins = {kind: round((least - by_kind[kind]) / margin, 1) for kind in kinds}
             print(f"  {least:g}: {len(made)} of {len(tried)} changes made, {share:.3f} right", json.dumps(margins))
     for kind in kinds:
-        of_kind = [each for each in changes if each.kind == kind]
-        print(f"  {kind}: {sum(each.is_right for each in of_kind)} of {len(of_kind)} right")
+        of_kind = [change for change in changes if change.kind == kind]
+        print(f"  {kind}: {sum(change.is_right for change in of_kind)} of {len(of_kind)} right")
 
 
 if __name__ == "__main__":

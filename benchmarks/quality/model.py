@@ -27,12 +27,12 @@ class QualityModel:
     def __init__(self, folder: Path | str, dtype: torch.dtype = torch.bfloat16, *, instruction: str = CORRECT) -> None:
         self.folder = Path(folder)
         self.instruction = instruction  # put before a text to be corrected
-        found = Pretrained(str(folder))
-        config = found.config()
+        pretrained = Pretrained(str(folder))
+        config = pretrained.config()
         self.is_encoder_decoder = bool(config.is_encoder_decoder)
         kind = AutoModelForSeq2SeqLM if self.is_encoder_decoder else AutoModelForCausalLM
-        self.tokenizer = found.tokenizer()
-        loaded: torch.nn.Module = found.model(kind, config, dtype=dtype)  # in eval mode
+        self.tokenizer = pretrained.tokenizer()
+        loaded: torch.nn.Module = pretrained.model(kind, config, dtype=dtype)  # in eval mode
         # Any: the type of `generate` in transformers does not match a loaded model
         self.model: Any = cast(Any, loaded.to("cuda" if torch.cuda.is_available() else "cpu"))
         self.engine = Engine(self.model, self.tokenizer, name=str(folder))

@@ -87,14 +87,14 @@ def segments(count: int, seed: int = 0) -> list[tuple[str, str]]:
     kinds = {**SENTENCES, **OTHERS}
     # half is prose in other languages; all other kinds together are the other half
     order = [*SENTENCES, *(name for name in OTHERS for _ in range(len(SENTENCES) // len(OTHERS)))]
-    found: dict[str, str] = {}
-    while len(found) < count:
-        kind = order[len(found) % len(order)]
+    texts: dict[str, str] = {}
+    while len(texts) < count:
+        kind = order[len(texts) % len(order)]
         text = " ".join(_filled(form, rng) for form in rng.sample(kinds[kind], rng.choice((1, 1, 2))))
-        if text in found:
+        if text in texts:
             text = f"{text} ({rng.randrange(10**6)})"
-        found[text] = kind
-    return [(kind, text) for text, kind in found.items()]
+        texts[text] = kind
+    return [(kind, text) for text, kind in texts.items()]
 
 
 def _filled(form: str, rng: random.Random) -> str:
@@ -113,7 +113,7 @@ def vandalised(text: str, rng: random.Random) -> str:
         words[i] = rng.choice(
             (
                 f"{word[:cut]}{rng.choice(_FOREIGN)}{word[cut:]}", f"{word} {rng.choice(_SPECIAL)}",
-                re.sub(r"\d", lambda found: str((int(unicodedata.digit(found[0])) + 1) % 10), word),
+                re.sub(r"\d", lambda match: str((int(unicodedata.digit(match[0])) + 1) % 10), word),
                 re.sub(r"\d+", "", word) or "many", word[: max(1, cut)], "interaction", f"the {word}", word.lower(),
                 word.replace("@", " at ").replace("://", " "), word[::-1],
             )
@@ -125,25 +125,25 @@ def vandalised(text: str, rng: random.Random) -> str:
 
 def damages(source: str, output: str) -> list[str]:
     """List the kinds of damage between source and output."""
-    found = []
+    kinds = []
     new = set(output) - set(source)
     if "\ufffd" in new:
-        found.append("U+FFFD")
+        kinds.append("U+FFFD")
     if any(unicodedata.category(char)[0] == "C" for char in new):
-        found.append("control")
+        kinds.append("control")
     scripts = {script(char) for char in source if char.isalpha()}
     if any(char.isalpha() and script(char) not in scripts for char in new):
-        found.append("script")
+        kinds.append("script")
     if any(token in output and token not in source for token in _SPECIAL):
-        found.append("special token")
+        kinds.append("special token")
     for name, pattern in _KEPT.items():
         if Counter(pattern.findall(source)) != Counter(pattern.findall(output)):
-            found.append(name)
+            kinds.append(name)
     for word in NAMES:
         if source.count(word) > output.count(word):
-            found.append("names")
+            kinds.append("names")
             break
-    return found
+    return kinds
 
 
 def measure(pipeline: GECPipeline, drawn: Sequence[tuple[str, str]]) -> dict[str, object]:

@@ -57,9 +57,9 @@ def _parts(word: str) -> list[str]:
             at = word.lower().rindex(ending)
             rest = word[at + len(ending) :]
             return [*_parts(word[:at]), word[at : at + len(ending)], *(list(rest) if rest else [])]
-    found = re.match(r"^([(\[\"'$]*)(.*?)([.,;:!?%)\]\"']*)$", word)
-    assert found is not None
-    before, middle, after = found.groups()
+    match = re.match(r"^([(\[\"'$]*)(.*?)([.,;:!?%)\]\"']*)$", word)
+    assert match is not None
+    before, middle, after = match.groups()
     if after.startswith(".") and re.fullmatch(r"(?:\w\.)+\w|Mr|Mrs|Dr|etc|e\.g|i\.e", middle):
         middle, after = f"{middle}.", after[1:]
     return [*before, *([middle] if middle else []), *re.findall(r"\.{2,}|.", after)]
@@ -81,8 +81,8 @@ def harper(folder: Path) -> Callable[[Sequence[str]], Corrected]:
 
     def correct(texts: Sequence[str]) -> Corrected:
         command = ["node", str(HARPER), str(folder)]
-        found = subprocess.run(command, input=json.dumps(list(texts)), check=True, capture_output=True, text=True)
-        answer = json.loads(found.stdout)
+        process = subprocess.run(command, input=json.dumps(list(texts)), check=True, capture_output=True, text=True)
+        answer = json.loads(process.stdout)
         return answer["outputs"], answer["seconds"]
 
     return correct
@@ -107,12 +107,12 @@ def own(model: str) -> dict[str, Callable[[Sequence[str]], Corrected]]:
 
 def systems(folder: Path | None, models: Sequence[str]) -> dict[str, Callable[[Sequence[str]], Corrected]]:
     """The systems by name."""
-    found: dict[str, Callable[[Sequence[str]], Corrected]] = {"nothing": lambda texts: (list(texts), 0.0)}
+    correctors: dict[str, Callable[[Sequence[str]], Corrected]] = {"nothing": lambda texts: (list(texts), 0.0)}
     if folder is not None:
-        found["Harper"] = harper(folder)
+        correctors["Harper"] = harper(folder)
     for model in models:
-        found |= own(model)
-    return found
+        correctors |= own(model)
+    return correctors
 
 
 def gold_m2(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -143,18 +143,18 @@ def by_errant(
     python: str, rows: Sequence[Mapping[str, Any]], outputs: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, float]]:
     """Precision, recall and F0.5 by ERRANT, of every system."""
-    given = {
+    request = {
         "sources": [row["source"] for row in rows],
         "references": [row["references"] for row in rows],
         "outputs": outputs,
     }
-    found = subprocess.run([python, ERRANT], input=json.dumps(given), check=True, capture_output=True, text=True)
-    return {name: scores(**counts) for name, counts in json.loads(found.stdout)["counts"].items()}
+    process = subprocess.run([python, ERRANT], input=json.dumps(request), check=True, capture_output=True, text=True)
+    return {name: scores(**counts) for name, counts in json.loads(process.stdout)["counts"].items()}
 
 
 def scores(tp: int, fp: int, fn: int) -> dict[str, float]:
     """Precision, recall and F0.5 of counted edits; 1 where nothing was to be found."""
-    precision, recall = (tp / (tp + each) if tp + each else 1.0 for each in (fp, fn))
+    precision, recall = (tp / (tp + wrong) if tp + wrong else 1.0 for wrong in (fp, fn))
     f05 = 1.25 * precision * recall / (0.25 * precision + recall) if precision + recall else 0.0
     return {"precision": round(precision, 4), "recall": round(recall, 4), "f05": round(f05, 4)}
 
@@ -167,9 +167,9 @@ def table(report: Mapping[str, Any]) -> str:
     lines = [head, ["---", *["--:"] * (len(head) - 1)]]
     for system, speed in report["sentences_a_second"].items():
         cells = [
-            "{precision:.2f} / {recall:.2f} / {f05:.3f}".format(**each[system])
+            "{precision:.2f} / {recall:.2f} / {f05:.3f}".format(**by_system[system])
             for name in sets
-            for each in report["sets"][name]["scores"].values()
+            for by_system in report["sets"][name]["scores"].values()
         ]
         changed = report["correct"][system]
         lines.append([system, *cells, f"{speed:,.0f}" if speed else "", f"{changed} of {report['correct_sentences']}"])
@@ -182,7 +182,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     counts = dict.fromkeys(SETS, options.rows) | {CONLL: options.conll_rows}
     sets = {name: sample(read_rows(options.data / "gec" / f"{name}.jsonl.gz"), n, 0) for name, n in counts.items()}
     right = correct_sentences()
-    found: dict[str, Any] = {"sets": {}, "correct": {}, "sentences_a_second": {}, "correct_sentences": len(right)}
+    report: dict[str, Any] = {"sets": {}, "correct": {}, "sentences_a_second": {}, "correct_sentences": len(right)}
     outputs: dict[str, dict[str, list[str]]] = {name: {} for name in sets}
     for system, correct in systems(options.harper, options.models).items():
         seconds = 0.0
@@ -191,8 +191,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             outputs[name][system] = [split(row["source"], text) for row, text in zip(rows, texts, strict=True)]
             seconds += took
         count = sum(map(len, sets.values()))
-        found["sentences_a_second"][system] = round(count / seconds, 2) if seconds else 0.0
-        found["correct"][system] = sum(a != b for a, b in zip(correct(right)[0], right, strict=True))
+        report["sentences_a_second"][system] = round(count / seconds, 2) if seconds else 0.0
+        report["correct"][system] = sum(a != b for a, b in zip(correct(right)[0], right, strict=True))
         print(f"{system}: {seconds:.0f} s", file=sys.stderr, flush=True)
     for name, rows in sets.items():
         made: dict[str, Any] = {}
@@ -200,8 +200,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             made["M2"] = {system: by_m2(options.scorer, rows, texts) for system, texts in outputs[name].items()}
         if options.errant:
             made["ERRANT"] = by_errant(options.errant, rows, outputs[name])
-        found["sets"][name] = {"rows": len(rows), "scores": made}
-    return found
+        report["sets"][name] = {"rows": len(rows), "scores": made}
+    return report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -216,13 +216,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args(arguments)
     try:
-        found = measure(options)
+        report = measure(options)
     except (ValueError, OSError, subprocess.CalledProcessError) as error:
         parser.error(f"{error} {getattr(error, 'stderr', None) or ''}".rstrip())
-    print(table(found))
+    print(table(report))
     if options.json:
         head = {"command": command_line("benchmarks.quality.official", arguments), **surroundings("cpu")}
-        write_json(options.json, {**head, **found})
+        write_json(options.json, {**head, **report})
     return 0
 
 

@@ -64,7 +64,7 @@ class Listed:
 def drawn(folders: Iterable[Path], forms: Sequence[str], count: int, seed: int) -> list[tuple[Path, Path, str]]:
     """Draw `count` files of each format, as (folder, file, format); more than two of one directory only where other
     directories have no more."""
-    found: dict[str, list[tuple[Path, Path]]] = defaultdict(list)
+    by_form: dict[str, list[tuple[Path, Path]]] = defaultdict(list)
     for folder in folders:
         for path in sorted(folder.rglob("*")):
             form = "source" if path.suffix in (".py", ".c", ".h", ".js", ".ts") else SUFFIXES.get(path.suffix.lower())
@@ -78,10 +78,10 @@ def drawn(folders: Iterable[Path], forms: Sequence[str], count: int, seed: int) 
             ):
                 continue
             if LEAST <= path.stat().st_size <= _LARGER.get(form, MOST):
-                found[form].append((folder, path))
+                by_form[form].append((folder, path))
     chosen: list[tuple[Path, Path, str]] = []
     for form in forms:
-        files = found[form]
+        files = by_form[form]
         random.Random(f"{seed} {form}").shuffle(files)
         of_directory: Counter[Path] = Counter()
         ranked: list[tuple[bool, Path, Path]] = []
@@ -115,13 +115,13 @@ def corrected(
         text, (name, form) = done.part.text, done.owner
         line, last = line if name == last else 1, name
         asked = [piece.segment for piece in done.pieces if not _is_foreign(piece)]
-        words[form] += sum(len(text[each.start : each.end].split()) for each in asked)
+        words[form] += sum(len(text[edit.start : edit.end].split()) for edit in asked)
         verdicts = [verdict for piece in done.pieces for verdict in piece.checked.verdicts]
         for edit in done.edits:
             was, before = text[edit.start : edit.end], text[max(0, edit.start - _AROUND) : edit.start]
             behind = text[edit.end : edit.end + _AROUND]
             context = " ".join(f"{before}[{was} -> {edit.replacement}]{behind}".split())
-            account = next((each.account() for each in verdicts if _has(each.edit, edit)), "")
+            account = next((verdict.account() for verdict in verdicts if _has(verdict.edit, edit)), "")
             yield Listed(name, form, line + text.count("\n", 0, edit.start), context, account)
         line += text.count("\n")
 
@@ -139,8 +139,8 @@ def counted(edits: Sequence[Listed], words: Counter[str], verdicts: Mapping[str,
     """Count the verdicts of edits; disagreement is harm."""
 
     def verdict(edit: Listed) -> str:
-        given = set(verdicts.get(edit.key, ["not judged"]))
-        return given.pop() if len(given) == 1 else "harmful"
+        judgements = set(verdicts.get(edit.key, ["not judged"]))
+        return judgements.pop() if len(judgements) == 1 else "harmful"
 
     total = Counter(map(verdict, edits))
     forms = {form: Counter(verdict(edit) for edit in edits if edit.form == form) for form in words}
@@ -171,8 +171,8 @@ def main() -> None:
     identity = {"input": "real documents", **pipeline.corrector.identity}
     words: Counter[str] = Counter()
     seen = {path for _, path, _ in drawn(args.folders, args.forms, args.skip, args.seed)}
-    found = drawn(args.folders, args.forms, args.skip + args.count, args.seed)
-    files = [each for each in found if each[1] not in seen]
+    drawn_files = drawn(args.folders, args.forms, args.skip + args.count, args.seed)
+    files = [file for file in drawn_files if file[1] not in seen]
     with Journal(args.outcomes, identity, resume=True) as journal:
         edits = list(corrected(pipeline, files, journal, words))
     verdicts = json.loads(args.verdicts.read_text(encoding="utf-8")) if args.verdicts else {}

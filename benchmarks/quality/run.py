@@ -49,10 +49,10 @@ def measure_gec(model: QualityModel, data: Path, name: str, count: int | None, s
     rows = sample(read_rows(data / "gec" / f"{name}.jsonl.gz"), count, seed)
     sources, references = [r["source"] for r in rows], [r["references"] for r in rows]
     outputs = model.corrections(sources)
-    kept = [guarded(s, o) for s, o in zip(sources, outputs, strict=True)]
+    guarded_texts = [guarded(s, o) for s, o in zip(sources, outputs, strict=True)]
     gleu = {
         key: round(100 * corpus_gleu(sources, texts, references), 2)
-        for key, texts in (("source", sources), ("output", outputs), ("guarded", kept))
+        for key, texts in (("source", sources), ("output", outputs), ("guarded", guarded_texts))
     }
     changed = share([s != o for s, o in zip(sources, outputs, strict=True)])
     table = {"n": len(rows), **gleu, "changed": round(changed, 3)}
@@ -65,7 +65,7 @@ def measure_gec(model: QualityModel, data: Path, name: str, count: int | None, s
 
 def chosen_outputs(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Return the first ten changed sentences whose GLEU rises, and the first ten whose GLEU falls, in file order."""
-    found: dict[str, list[Row]] = {"good": [], "bad": []}
+    rows_by_kind: dict[str, list[Row]] = {"good": [], "bad": []}
     for row in rows:
         if row["output"] == row["source"]:
             continue
@@ -73,9 +73,9 @@ def chosen_outputs(rows: Sequence[Row]) -> dict[str, list[Row]]:
             row["source"], row["source"], row["references"]
         )
         kind = "good" if gain > 0 else "bad"
-        if gain and len(found[kind]) < _SHOWN:
-            found[kind].append({"source": row["source"], "output": row["output"], "gain": round(100 * gain, 1)})
-    return found
+        if gain and len(rows_by_kind[kind]) < _SHOWN:
+            rows_by_kind[kind].append({"source": row["source"], "output": row["output"], "gain": round(100 * gain, 1)})
+    return rows_by_kind
 
 
 def measure_copies(model: QualityModel, texts: Sequence[str]) -> Row:
@@ -90,14 +90,14 @@ def measure_repairs(model: QualityModel, folder: Path, count: int, seed: int) ->
     from training.noise import NOISES
     from training.text import join_words, split_words
 
-    _, held = load_prose(folder)
+    _, prose = load_prose(folder)
     rng = random.Random(seed)
     kinds = [(noise, undo) for noise in NOISES if (undo := noise.undo) is not None]
     cases: list[tuple[str, str, str]] = []
     for noise, undo in kinds:
-        for sentence in rng.sample(held.sentences, len(held.sentences)):
+        for sentence in rng.sample(prose.sentences, len(prose.sentences)):
             words = split_words(sentence)
-            wrong = noise.apply(words, held.lexicon, rng) if undo(words, held.lexicon) == words else None
+            wrong = noise.apply(words, prose.lexicon, rng) if undo(words, prose.lexicon) == words else None
             if wrong is not None:
                 cases.append((noise.name, join_words(wrong), sentence))
             if sum(case[0] == noise.name for case in cases) == count:
@@ -141,10 +141,10 @@ def measure_quotes(model: QualityModel, data: Path, count: int | None, seed: int
         return round(share([any(a in q for a in r["answers"]) for q, r in zip(quotes, rows, strict=True)]), 3)
 
     table: Row = {"n": len(rows), "random_holds": holds(drawn), "overlap_holds": holds(chosen)}
-    for name, given, options in (("passage", texts, split), ("one_sentence", chosen, [[c] for c in chosen])):
-        quotes = model.quotes(questions, given)
+    for name, contexts, options in (("passage", texts, split), ("one_sentence", chosen, [[c] for c in chosen])):
+        quotes = model.quotes(questions, contexts)
         table[name] = {
-            "verbatim": round(share([bool(q) and q in g for q, g in zip(quotes, given, strict=True)]), 3),
+            "verbatim": round(share([bool(q) and q in g for q, g in zip(quotes, contexts, strict=True)]), 3),
             "whole_sentence": round(share([q in o for q, o in zip(quotes, options, strict=True)]), 3),
             "holds": holds(quotes),
             "examples": [{"question": q, "quote": a} for q, a in zip(questions[:5], quotes[:5], strict=True)],
@@ -159,10 +159,10 @@ def _whole(sentence: str) -> bool:
 
 def correct_texts(data: Path, references: Sequence[str], rows: int, seed: int) -> dict[str, list[str]]:
     """Collect correct texts: held-out sentences and paragraphs, references of JFLEG, sentences of SQuAD."""
-    held = [p for p in read_paragraphs(data / "text") if held_out(p)]
-    sentences = [straight_quotes(s) for p in held for s in split_sentences(p) if _whole(s)]
+    unseen = [p for p in read_paragraphs(data / "text") if held_out(p)]
+    sentences = [straight_quotes(s) for p in unseen for s in split_sentences(p) if _whole(s)]
     paragraphs = [
-        straight_quotes(" ".join(p)) for p in map(split_sentences, held) if 3 <= len(p) <= 6 and all(map(_whole, p))
+        straight_quotes(" ".join(p)) for p in map(split_sentences, unseen) if 3 <= len(p) <= 6 and all(map(_whole, p))
     ]
     squad = [s for r in read_rows(data / "retrieval" / "passages_squad.jsonl.gz") for s in split_sentences(r["text"])]
     return {

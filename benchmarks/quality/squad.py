@@ -41,24 +41,24 @@ MAX_TOKENS = 48
 
 def words(text: str) -> list[str]:
     """Split into normalised words, as SQuAD's own script does."""
-    kept = "".join(" " if char in string.punctuation else char for char in text.lower())
-    return re.sub(r"\b(a|an|the)\b", " ", kept).split()
+    letters = "".join(" " if char in string.punctuation else char for char in text.lower())
+    return re.sub(r"\b(a|an|the)\b", " ", letters).split()
 
 
 def f1(answer: str, accepted: Sequence[str]) -> float:
     """Best F1 of the answer's words over the accepted answers."""
-    best, found = 0.0, words(answer)
-    for each in accepted:
-        expected = words(each)
-        common = sum((Counter(found) & Counter(expected)).values())
-        best = max(best, 2.0 * common / (len(found) + len(expected)) if common else 0.0)
+    best, answered = 0.0, words(answer)
+    for text in accepted:
+        expected = words(text)
+        common = sum((Counter(answered) & Counter(expected)).values())
+        best = max(best, 2.0 * common / (len(answered) + len(expected)) if common else 0.0)
     return best
 
 
 def contains(text: str, accepted: Sequence[str]) -> bool:
     """Whether the text contains an accepted answer, word by word."""
-    held = f" {' '.join(words(text))} "
-    return any(f" {' '.join(words(each))} " in held for each in accepted)
+    padded = f" {' '.join(words(text))} "
+    return any(f" {' '.join(words(text))} " in padded for text in accepted)
 
 
 def chain_of(engine: copyspec.Engine, retriever: Runnable[str, Any], drafter: str) -> Runnable[str, str]:
@@ -73,13 +73,13 @@ def chain_of(engine: copyspec.Engine, retriever: Runnable[str, Any], drafter: st
 
 def answer(chains: Mapping[str, Runnable[str, str]], context: Runnable[str, str], row: Mapping[str, Any]) -> Any:
     """Answer one question, and return its entry in the report."""
-    found: dict[str, Any] = {"id": row["id"], "found": contains(context.invoke(row["question"]), row["answers"])}
+    result: dict[str, Any] = {"id": row["id"], "found": contains(context.invoke(row["question"]), row["answers"])}
     for name, chain in chains.items():
         start = process_time()
         text = chain.invoke(row["question"])
-        found[name] = {"text": text, "cpu_seconds": process_time() - start}
-    text = found["copied"]["text"]
-    return {**found, "f1": f1(text, row["answers"]), "contained": contains(text, row["answers"])}
+        result[name] = {"text": text, "cpu_seconds": process_time() - start}
+    text = result["copied"]["text"]
+    return {**result, "f1": f1(text, row["answers"]), "contained": contains(text, row["answers"])}
 
 
 def line(report: Mapping[str, Any]) -> str:
@@ -105,31 +105,33 @@ def main() -> int:
         "--json", type=Path, help="results file, written after every answer; an existing one is resumed"
     )
     parser.add_argument("--report", type=Path, help="print the line of this results file without running anything")
-    given = parser.parse_args()
-    if given.report is not None:
-        print(line(json.loads(given.report.read_text(encoding="utf-8"))))
+    options = parser.parse_args()
+    if options.report is not None:
+        print(line(json.loads(options.report.read_text(encoding="utf-8"))))
         return 0
-    passages = read_rows(given.data / "retrieval" / "passages_squad.jsonl.gz")
-    questions = read_rows(given.data / "retrieval" / "queries_squad.jsonl.gz")
+    passages = read_rows(options.data / "retrieval" / "passages_squad.jsonl.gz")
+    questions = read_rows(options.data / "retrieval" / "queries_squad.jsonl.gz")
     random.Random(0).shuffle(questions)
-    head = {"model": given.model, "dtype": given.dtype, **conditions()}
-    report: dict[str, Any] = {**head, "rows": resumed(given.json, head).get("rows", [])}
+    head = {"model": options.model, "dtype": options.dtype, **conditions()}
+    report: dict[str, Any] = {**head, "rows": resumed(options.json, head).get("rows", [])}
     documents = [Document(row["text"], id=row["id"]) for row in passages]
-    context = BM25Retriever(documents, k=DOCUMENTS) | (lambda found: "\n\n".join(each.page_content for each in found))
-    engine = copyspec.load(given.model, dtype=given.dtype)
+    context = BM25Retriever(documents, k=DOCUMENTS) | (
+        lambda retrieved: "\n\n".join(document.page_content for document in retrieved)
+    )
+    engine = copyspec.load(options.model, dtype=options.dtype)
     chains = {name: chain_of(engine, context, drafter) for name, drafter in (("copied", "auto"), ("plain", "none"))}
     for chain in chains.values():  # warm-up
         chain.invoke(questions[0]["question"])
     done = {row["id"] for row in report["rows"]}
-    for row in questions[: given.rows]:
+    for row in questions[: options.rows]:
         if row["id"] in done:
             continue
         report["rows"].append(answer(chains, context, row))
-        if given.json is not None:
-            write_json(given.json, report)
+        if options.json is not None:
+            write_json(options.json, report)
     print(line(report))
     differing = [row for row in report["rows"] if row["copied"]["text"] != row["plain"]["text"]]
-    return int(given.dtype == "float32" and bool(differing))
+    return int(options.dtype == "float32" and bool(differing))
 
 
 if __name__ == "__main__":

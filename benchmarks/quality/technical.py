@@ -52,26 +52,26 @@ def edits_of(pipeline: GECPipeline, name: str, text: str) -> list[Edit]:
     parts, edits, offset = list(format_of(Path(name)).read(io.BytesIO(text.encode()))), [], 0
     for done in pipeline.runner.run(Work(name, part, None, parts) for part in parts):
         assert done.part is not None
-        edits += [Edit(offset + each.start, offset + each.end, each.replacement) for each in done.edits]
+        edits += [Edit(offset + edit.start, offset + edit.end, edit.replacement) for edit in done.edits]
         offset += len(done.part.text)
     return edits
 
 
 def judged(text: str, mistakes: Sequence[Mistake], edits: Sequence[Edit]) -> tuple[int, list[str]]:
     """Return the number of mistakes that the edits repair, and the harmful edits as a reader sees them."""
-    found, left = 0, list(edits)
+    count, left = 0, list(edits)
     for mistake in mistakes:
-        ours = [each for each in left if each.start <= mistake.end and mistake.start <= each.end]
+        ours = [edit for edit in left if edit.start <= mistake.end and mistake.start <= edit.end]
         if not ours:
             continue
         start, end = min(mistake.start, ours[0].start), max(mistake.end, ours[-1].end)
-        shifted = [Edit(each.start - start, each.end - start, each.replacement) for each in ours]
+        shifted = [Edit(edit.start - start, edit.end - start, edit.replacement) for edit in ours]
         made = apply(text[start:end], shifted).split()
         wanted = (f"{text[start : mistake.start]}{right}{text[mistake.end : end]}".split() for right in mistake.right)
         if made in wanted:
-            found += 1
-            left = [each for each in left if each not in ours]
-    return found, [_shown(text, each) for each in left]
+            count += 1
+            left = [edit for edit in left if edit not in ours]
+    return count, [_shown(text, edit) for edit in left]
 
 
 def _shown(text: str, edit: Edit) -> str:
@@ -84,10 +84,10 @@ def measure(corrector: Corrector, guards: GuardOptions) -> dict[str, Any]:
     pipeline, total, repaired, harmful, missed = GECPipeline(corrector, guards=guards), 0, 0, list[str](), list[str]()
     for name, text, mistakes in read_pages():
         edits = edits_of(pipeline, name, text)
-        found, harm = judged(text, mistakes, edits)
-        total, repaired, harmful = total + len(mistakes), repaired + found, harmful + harm
-        touched = {place for place in mistakes for each in edits if each.start <= place.end and place.start <= each.end}
-        missed += [f"{text[each.start : each.end]} ({name})" for each in mistakes if each not in touched]
+        count, harm = judged(text, mistakes, edits)
+        total, repaired, harmful = total + len(mistakes), repaired + count, harmful + harm
+        touched = {place for place in mistakes for edit in edits if edit.start <= place.end and place.start <= edit.end}
+        missed += [f"{text[mistake.start : mistake.end]} ({name})" for mistake in mistakes if mistake not in touched]
     return {"mistakes": total, "repaired": repaired, "harmful": harmful, "left": missed}
 
 

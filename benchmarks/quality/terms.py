@@ -128,8 +128,8 @@ def main() -> None:
         counts = [0, 0, 0]
         for pairs, terms in documents(options.sentences):
             guards = GuardOptions(words=tuple(terms) if with_list else ())
-            found = changed(model or FunctionCorrector(vandal(pairs)), pairs, guards)
-            counts = [a + b for a, b in zip(counts, found, strict=True)]
+            more = changed(model or FunctionCorrector(vandal(pairs)), pairs, guards)
+            counts = [a + b for a, b in zip(counts, more, strict=True)]
         print(f"{'with' if with_list else 'without'} --words: {counts[0]} of {counts[2]} terms changed, "
               f"{counts[1]} of {options.sentences} sentences repaired")  # fmt: skip
 

@@ -38,10 +38,10 @@ def read_cases(
     Tasks alternate, so that an interrupted run covers all of them."""
     chosen = []
     files = {task: Path(folder) / f"{task}.jsonl.gz" for task in tasks}
-    held = [task for task in tasks if files[task].is_file()] or tasks  # of none, reading says where they come from
-    if missing := [task for task in tasks if task not in held]:
+    available = [task for task in tasks if files[task].is_file()] or tasks  # of none, reading says where they come from
+    if missing := [task for task in tasks if task not in available]:
         print(f"without {', '.join(missing)}, which {folder} lacks", file=sys.stderr)
-    for task in held:
+    for task in available:
         rows = read_transcripts([files[task]])
         random.Random(f"{seed}:{task}").shuffle(rows)
         cases: list[Case] = []
@@ -51,7 +51,7 @@ def read_cases(
                 break
             case = case_of(row)
             # In tasks with fewer groups than prompts requested, a group may be used more than once.
-            again = row.group in groups and len({each.group for each in rows}) > len(groups)
+            again = row.group in groups and len({row.group for row in rows}) > len(groups)
             if again or len(engine.codec.encode_chat(case.chat).ids) > max_prompt:
                 continue
             groups.add(row.group)
@@ -83,4 +83,4 @@ def chat_of(prompt: str) -> list[dict[str, str]]:
             messages.append({"role": ROLES[line], "content": ""})
         else:
             messages[-1]["content"] += line + "\n"
-    return [{**each, "content": each["content"].strip()} for each in messages if each["content"].strip()]
+    return [{**message, "content": message["content"].strip()} for message in messages if message["content"].strip()]

@@ -56,15 +56,15 @@ def ours(engine: Engine, cases: Sequence[Case], limit: int, *, drafts: bool, sam
     return [list(result.token_ids) for result in results]
 
 
-def parted(engine: Engine, method: str, case: Case, expected: Sequence[int], found: Sequence[int]) -> Parting | None:
-    """Find the first difference between `found` and `expected`; None if they are equal."""
-    if list(expected) == list(found):
+def parted(engine: Engine, method: str, case: Case, expected: Sequence[int], actual: Sequence[int]) -> Parting | None:
+    """Find the first difference between `actual` and `expected`; None if they are equal."""
+    if list(expected) == list(actual):
         return None
     at = 0
-    while at < min(len(expected), len(found)) and expected[at] == found[at]:
+    while at < min(len(expected), len(actual)) and expected[at] == actual[at]:
         at += 1
     left = expected[at] if at < len(expected) else None
-    right = found[at] if at < len(found) else None
+    right = actual[at] if at < len(actual) else None
     gap = None
     if left is not None and right is not None:
         ids = [*engine.codec.encode_chat(case.chat).ids, *expected[:at]]
@@ -86,9 +86,9 @@ def measure(engine: Engine, cases: Sequence[Case], limit: int) -> dict[str, Any]
         "sampled, copied, batch": (sampled, ours(engine, cases, limit, drafts=True, sampled=True)),
     }
     partings = [
-        parted(engine, method, *each)
-        for method, (expected, found) in compared.items()
-        for each in zip(cases, expected, found, strict=True)
+        parted(engine, method, *row)
+        for method, (expected, actual) in compared.items()
+        for row in zip(cases, expected, actual, strict=True)
     ]
     return {
         "ids": [case.id for case in cases],
@@ -102,11 +102,11 @@ def table(report: Mapping[str, Any]) -> str:
     blocks = report["blocks"]
     lines = [f"{report['model']}, {report['dtype']}: {sum(len(block['ids']) for block in blocks)} prompts"]
     for method in blocks[0]["tokens"] if blocks else ():
-        found = [each for block in blocks for each in block["parted"] if each["method"] == method]
+        partings = [parting for block in blocks for parting in block["parted"] if parting["method"] == method]
         tokens = sum(block["tokens"][method] for block in blocks)
-        gaps = ", ".join(f"{abs(each['gap']):.4f}" for each in found if each["gap"] is not None)
+        gaps = ", ".join(f"{abs(parting['gap']):.4f}" for parting in partings if parting["gap"] is not None)
         lines.append(
-            f"  {method:<24}{tokens:>7} tokens, {len(found)} outputs part" + (f": gaps {gaps}" if gaps else "")
+            f"  {method:<24}{tokens:>7} tokens, {len(partings)} outputs part" + (f": gaps {gaps}" if gaps else "")
         )
     return "\n".join(lines)
 
@@ -129,29 +129,29 @@ def main() -> int:
     parser.add_argument(
         "--report", type=Path, nargs="+", help="print the tables of these results files without running anything"
     )
-    given = parser.parse_args()
-    if given.report:
-        for path in given.report:
+    options = parser.parse_args()
+    if options.report:
+        for path in options.report:
             print(table(json.loads(path.read_text(encoding="utf-8"))))
         return 0
-    torch.set_num_threads(given.threads)
+    torch.set_num_threads(options.threads)
     names = ("model", "dtype", "max_new_tokens", "threads", "prompts", "max_prompt")
-    head = {**{name: getattr(given, name) for name in names}, **conditions()}
+    head = {**{name: getattr(options, name) for name in names}, **conditions()}
     report: dict[str, Any] = {"command": command_line("benchmarks.real.exactness"), **head}
-    report["blocks"] = resumed(given.json, head).get("blocks", [])
-    engine = copyspec.load(given.model, dtype=given.dtype)
-    engine.threads = given.threads
-    per_task = -(-given.prompts // len(TASKS))
-    cases = read_cases(given.transcripts, engine, tasks=TASKS, per_task=per_task, max_prompt=given.max_prompt)
+    report["blocks"] = resumed(options.json, head).get("blocks", [])
+    engine = copyspec.load(options.model, dtype=options.dtype)
+    engine.threads = options.threads
+    per_task = -(-options.prompts // len(TASKS))
+    cases = read_cases(options.transcripts, engine, tasks=TASKS, per_task=per_task, max_prompt=options.max_prompt)
     done = {tuple(block["ids"]) for block in report["blocks"]}
-    for block in blocks_of(cases[: given.prompts]):
+    for block in blocks_of(cases[: options.prompts]):
         if tuple(case.id for case in block) in done:
             continue
-        report["blocks"].append(measure(engine, block, given.max_new_tokens))
-        if given.json is not None:
-            write_json(given.json, report)
+        report["blocks"].append(measure(engine, block, options.max_new_tokens))
+        if options.json is not None:
+            write_json(options.json, report)
     print(table(report))
-    return int(given.dtype == "float32" and any(block["parted"] for block in report["blocks"]))
+    return int(options.dtype == "float32" and any(block["parted"] for block in report["blocks"]))
 
 
 if __name__ == "__main__":

@@ -37,17 +37,17 @@ def published(report: Mapping[str, Any]) -> tuple[str, str]:
 def figures(runs: Sequence[Mapping[str, Any]], others: Sequence[str]) -> dict[str, float]:
     """Summarise `runs`: `over NAME` and `over NAME, processor` for each other method, and the table's other columns."""
     own = [run["methods"][OWN] for run in runs]
-    seconds, cpu = sum(each["seconds"] for each in own), sum(each["cpu_seconds"] for each in own)
-    found = {
-        "tokens a pass": ratio(sum(each["tokens"] for each in own), sum(each["passes"] for each in own)),
-        "in passes": ratio(sum(each["parts"]["passes"] for each in own), seconds),
-        "drafting": ratio(sum(each["parts"]["drafting"] for each in own), seconds),
+    seconds, cpu = sum(run["seconds"] for run in own), sum(run["cpu_seconds"] for run in own)
+    values = {
+        "tokens a pass": ratio(sum(run["tokens"] for run in own), sum(run["passes"] for run in own)),
+        "in passes": ratio(sum(run["parts"]["passes"] for run in own), seconds),
+        "drafting": ratio(sum(run["parts"]["drafting"] for run in own), seconds),
     }
     for name in others:
         theirs = [run["methods"][name] for run in runs]
-        found[f"over {name}"] = ratio(sum(each["seconds"] for each in theirs), seconds)
-        found[f"over {name}, processor"] = ratio(sum(each["cpu_seconds"] for each in theirs), cpu)
-    return found
+        values[f"over {name}"] = ratio(sum(run["seconds"] for run in theirs), seconds)
+        values[f"over {name}, processor"] = ratio(sum(run["cpu_seconds"] for run in theirs), cpu)
+    return values
 
 
 def equal(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -56,15 +56,15 @@ def equal(runs: Sequence[Mapping[str, Any]]) -> str:
     In older reports, `parted` is that of the first repeat: if it is None in an entry that is not equal, a later one
     differed, and all outputs of the entry count as different."""
     outputs: list[bool] = []
-    for each in (run["methods"][OWN] for run in runs):
-        known = each["equal"] or any(at is not None for at in each["parted"])
-        outputs += [known and at is None for at in each["parted"]]
+    for method in (run["methods"][OWN] for run in runs):
+        known = method["equal"] or any(at is not None for at in method["parted"])
+        outputs += [known and at is None for at in method["parted"]]
     return f"{sum(outputs)} of {len(outputs)}"
 
 
 def _row(name: str, runs: Sequence[Mapping[str, Any]], others: Sequence[str]) -> str:
-    found = figures(runs, others)
-    cells = [name, str(sum(len(run["ids"]) for run in runs)), f"{found['tokens a pass']:.2f}"]
-    cells += [f"{found[f'over {each}']:.2f}x ({found[f'over {each}, processor']:.2f}x)" for each in others]
-    cells += [f"{found['in passes']:.0%}", f"{found['drafting']:.0%}", equal(runs)]
+    values = figures(runs, others)
+    cells = [name, str(sum(len(run["ids"]) for run in runs)), f"{values['tokens a pass']:.2f}"]
+    cells += [f"{values[f'over {other}']:.2f}x ({values[f'over {other}, processor']:.2f}x)" for other in others]
+    cells += [f"{values['in passes']:.0%}", f"{values['drafting']:.0%}", equal(runs)]
     return f"| {' | '.join(cells)} |"

@@ -90,7 +90,7 @@ class Bench:
 
     def _ours(self, cases: Sequence[Case], limit: int, *, drafts: bool) -> Run:
         results = decoded(self._engine, cases, limit, drafts=drafts)
-        stats = max((result.stats for result in results), key=lambda each: each.seconds)
+        stats = max((result.stats for result in results), key=lambda result: result.seconds)
         parts = {
             "passes": stats.prefill_seconds + stats.target_seconds,
             "drafting": stats.draft_seconds,
@@ -146,23 +146,23 @@ def measure(bench: Bench, cases: Sequence[Case], methods: Sequence[str], repeats
             runs[method].append(bench.run(method, cases))
     base = next((name for name in ("generate", "plain") if name in runs), methods[0])
     first = runs[base][0].tokens
-    found: dict[str, Any] = {"ids": [case.id for case in cases], "task": cases[0].task, "methods": {}}
-    for method, each in runs.items():
-        found["methods"][method] = {
-            "tokens": sum(map(len, each[0].tokens)),
-            "passes": each[0].passes,
-            "seconds": median(run.seconds for run in each),
-            "cpu_seconds": median(run.cpu_seconds for run in each),
-            "equal": all(run.tokens == first for run in each),
-            "parted": [_first_parted([run.tokens[row] for run in each], first[row]) for row in range(len(first))],
-            "parts": {name: median(run.parts[name] for run in each) for name in each[0].parts},
+    report: dict[str, Any] = {"ids": [case.id for case in cases], "task": cases[0].task, "methods": {}}
+    for method, outputs in runs.items():
+        report["methods"][method] = {
+            "tokens": sum(map(len, outputs[0].tokens)),
+            "passes": outputs[0].passes,
+            "seconds": median(run.seconds for run in outputs),
+            "cpu_seconds": median(run.cpu_seconds for run in outputs),
+            "equal": all(run.tokens == first for run in outputs),
+            "parted": [_first_parted([run.tokens[row] for run in outputs], first[row]) for row in range(len(first))],
+            "parts": {name: median(run.parts[name] for run in outputs) for name in outputs[0].parts},
         }
-    return found
+    return report
 
 
 def _first_parted(outputs: Sequence[Sequence[int]], base: Sequence[int]) -> int | None:
     """Where the first of these outputs that differs parts from `base`; None if all are equal."""
-    return next((at for at in (_parted(each, base) for each in outputs) if at is not None), None)
+    return next((at for at in (_parted(output, base) for output in outputs) if at is not None), None)
 
 
 def _parted(tokens: Sequence[int], base: Sequence[int]) -> int | None:
@@ -209,33 +209,33 @@ def _parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     parser = _parser()
-    given = parser.parse_args()
+    options = parser.parse_args()
     without_cudnn_attention()
-    if given.report:
-        for path in given.report:
+    if options.report:
+        for path in options.report:
             print(table(json.loads(path.read_text(encoding="utf-8"))))
         return 0
     # Prompt lookup does not support batches.
-    methods = [name for name in given.methods if given.batch == 1 or name != "lookup"]
-    torch.set_num_threads(given.threads)
-    setting = Setting(given.max_new_tokens, given.threads, given.batch)
+    methods = [name for name in options.methods if options.batch == 1 or name != "lookup"]
+    torch.set_num_threads(options.threads)
+    setting = Setting(options.max_new_tokens, options.threads, options.batch)
     names = ("model", "dtype", "repeats", "methods", "static", "tasks", "per_task", "max_prompt")
-    head = {**{name: getattr(given, name) for name in names}, **asdict(setting), **conditions()}
+    head = {**{name: getattr(options, name) for name in names}, **asdict(setting), **conditions()}
     report: dict[str, Any] = {"command": command_line("benchmarks.real"), **head}
-    report["runs"] = resumed(given.json, head, OLDER).get("runs", [])
-    engine = copyspec.load(given.model, dtype=given.dtype, static=STATIC[given.static])
-    engine.threads = given.threads  # else it measures how many are fastest, and each number rounds in its own way
+    report["runs"] = resumed(options.json, head, OLDER).get("runs", [])
+    engine = copyspec.load(options.model, dtype=options.dtype, static=STATIC[options.static])
+    engine.threads = options.threads  # else it measures how many are fastest, and each number rounds in its own way
     bench = Bench(engine, setting)
     cases = read_cases(
-        given.transcripts, engine, tasks=given.tasks, per_task=given.per_task, max_prompt=given.max_prompt
+        options.transcripts, engine, tasks=options.tasks, per_task=options.per_task, max_prompt=options.max_prompt
     )
     done = {tuple(run["ids"]) for run in report["runs"]}
-    for batch in batches(cases, given.batch):
+    for batch in batches(cases, options.batch):
         if tuple(case.id for case in batch) in done:
             continue
-        report["runs"].append(measure(bench, batch, methods, given.repeats))
-        if given.json is not None:
-            write_json(given.json, report)
+        report["runs"].append(measure(bench, batch, methods, options.repeats))
+        if options.json is not None:
+            write_json(options.json, report)
     print(table(report))
     ours = [run["methods"][name] for run in report["runs"] for name in ("plain", "copyspec") if name in run["methods"]]
-    return int(given.dtype == "float32" and not all(each["equal"] for each in ours))
+    return int(options.dtype == "float32" and not all(method["equal"] for method in ours))

@@ -49,10 +49,10 @@ class Figures:
 
 def by_limit(figures: Iterable[Figures]) -> dict[str, list[Figures]]:
     """Group figures by node limit."""
-    found: dict[str, list[Figures]] = {}
+    grouped: dict[str, list[Figures]] = {}
     for line in figures:
-        found.setdefault(line.limit, []).append(line)
-    return found
+        grouped.setdefault(line.limit, []).append(line)
+    return grouped
 
 
 def short(text: str, most: int) -> str:

@@ -228,7 +228,7 @@ def form_edits(rows: Sequence[Transcript]) -> list[Transcript]:
     """Recast some of the edits of `rows` in the prompt forms used for fitting."""
     edits = [row for row in rows if row.task in EDIT_TASKS and row.references]
     made = [form_rows(form, edits[number :: len(FITTED)][:FORM_EDITS]) for number, form in enumerate(FITTED)]
-    return [replace(row, task="forms") for each in made for row in each]
+    return [replace(row, task="forms") for rows in made for row in rows]
 
 
 def report(number: int, visits: Visits, fitted: Priors) -> None:

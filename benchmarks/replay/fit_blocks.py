@@ -32,9 +32,9 @@ Example = tuple[list[tuple[float, ...]], list[int]]
 
 
 def example(row: Transcript) -> Example:
-    found = text_blocks.candidates(row.prompt)
+    candidates = text_blocks.candidates(row.prompt)
     shares = []
-    for candidate in found:
+    for candidate in candidates:
         source, output = row.prompt[candidate.start : candidate.stop][:LOOKED_AT], row.output[:LOOKED_AT]
         source = source[: len(output) + 50]
         if not set(source.lower().split()[:4]) & set(output.lower().split()[:4]):
@@ -46,8 +46,8 @@ def example(row: Transcript) -> Example:
     best = max(shares, default=0.0)
     right = [i for i, share in enumerate(shares) if share >= max(ALIKE, best - 0.02)]
     # A mark in front of a long text hardly changes its similarity to the output, so the first characters decide.
-    agree = [_agreeing(row.prompt[found[i].start : found[i].start + FIRST], row.output) for i in right]
-    return [candidate.features for candidate in found], [
+    agree = [_agreeing(row.prompt[candidates[i].start : candidates[i].start + FIRST], row.output) for i in right]
+    return [candidate.features for candidate in candidates], [
         i for i, length in zip(right, agree, strict=True) if length == max(agree)
     ]
 
@@ -78,11 +78,11 @@ class Loss:
         share = {name: (1.0 - recorded) / len(forms) / names.count(name) for name in forms}
         share |= {name: recorded / len(tasks) / names.count(name) for name in tasks}
         self._shares = torch.tensor([share[name] for name in names])
-        rows = [(number, features) for number, (_, (found, _)) in enumerate(named) for features in found]
+        rows = [(number, features) for number, (_, (candidates, _)) in enumerate(named) for features in candidates]
         self._example = torch.tensor([number for number, _ in rows])
         self._marks = torch.tensor([int(features[0]) for _, features in rows])
         self._features = torch.tensor([features[1:] for _, features in rows])
-        right = [place in places for _, (found, places) in named for place in range(len(found))]
+        right = [place in places for _, (candidates, places) in named for place in range(len(candidates))]
         self._right = torch.tensor(right)
         self._is_none = torch.tensor([not places for _, (_, places) in named])
 
@@ -114,9 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     free = torch.tensor([float(name in chosen) for name in NAMES])
     rows = read_transcripts(options.transcripts)
-    fitted, other = (
-        Loss([each for each in examples(rows, half, 4) if each[1][0]], options.recorded) for half in (0, 1)
-    )
+    fitted, other = (Loss([one for one in examples(rows, half, 4) if one[1][0]], options.recorded) for half in (0, 1))
     weights = torch.tensor(text_blocks.WEIGHTS, requires_grad=True)
     optimizer = torch.optim.Adam([weights], lr=0.1)
     for step in range(STEPS):

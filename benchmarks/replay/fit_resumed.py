@@ -66,7 +66,7 @@ class RecordingDrafter(CopyDrafter):
         shifts = [at - copied.anchor for at, situation in self._cursors if situation // STRIDE in _BY_ODDS]
         if not shifts or self._ngrams is None:
             return None
-        found = resumptions.features(corpus.tokens, copied.anchor, copied.since, shifts, self._ngrams)
+        indices = resumptions.features(corpus.tokens, copied.anchor, copied.since, shifts, self._ngrams)
         columns = crowd_columns(self._cursors)
         visit = Visit(share, estimates.miss_at_root, [], [], [])
         for at, situation in self._cursors:
@@ -76,7 +76,7 @@ class RecordingDrafter(CopyDrafter):
                 estimates.at_root[own] * estimates.crowds[CROWD_ROW[situation] + columns[LENGTH[situation]]]
             )
             visit.right.append(at < len(corpus.tokens) and corpus.tokens[at] == token)
-            visit.features.append(next(found) if is_resumed else [])
+            visit.features.append(next(indices) if is_resumed else [])
         return visit
 
 
@@ -85,8 +85,8 @@ def visits(rows: Sequence[Transcript], tokenizer: Tokenizer) -> Iterator[Visit]:
     eos, budget = end_token(tokenizer), Budget(32)
     sets: dict[tuple[str, str, str], list[Visit]] = {}
     for row in rows:
-        for given in (row, replace(row, references=())):
-            tokens = tokenise(given, tokenizer, eos)
+        for version in (row, replace(row, references=())):
+            tokens = tokenise(version, tokenizer, eos)
             drafter = RecordingDrafter(
                 row_sources(row.task, tokens), eos=eos, ngrams=tokens.ngrams, breaks=tokens.breaks
             )
@@ -108,7 +108,7 @@ class Likelihood:
     """Mean log-probability of the tokens that came next, as a function of the weights."""
 
     def __init__(self, seen: Sequence[Visit]) -> None:
-        cursors = [(number, *each) for number, visit in enumerate(seen) for each in _cursors(visit)]
+        cursors = [(number, *cursor) for number, visit in enumerate(seen) for cursor in _cursors(visit)]
         self._visit = torch.tensor([number for number, *_ in cursors])
         self._start = torch.tensor([weight for _, weight, _, _ in cursors]).clamp_min(1e-9).log()
         self._right = torch.tensor([right for _, _, right, _ in cursors])

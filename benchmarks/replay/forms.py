@@ -51,8 +51,8 @@ def measure(form: Form, rows: Sequence[Transcript], tokenizer: Tokenizer, nodes:
     eos, budget = end_token(tokenizer), Budget(nodes)
     tallies = {name: Tally() for name in ("given", "prompt_only", "prompt_lookup")}
     for row in form_rows(form, rows):
-        given, prompt_only = (tokenise(each, tokenizer, eos) for each in (row, replace(row, references=())))
-        replay(copyspec_drafter(TASK, given), given.output, budget, tallies["given"])
+        complete, prompt_only = (tokenise(version, tokenizer, eos) for version in (row, replace(row, references=())))
+        replay(copyspec_drafter(TASK, complete), complete.output, budget, tallies["given"])
         replay(copyspec_drafter(TASK, prompt_only), prompt_only.output, budget, tallies["prompt_only"])
         lookup = PromptLookup(prompt_only.prompt, [], prompt_only.output[-1])
         replay(lookup, prompt_only.output, budget, tallies["prompt_lookup"])

@@ -100,9 +100,9 @@ def _table(limit: str, grid: Grid) -> str:
             f'<tr class="task"><th scope="rowgroup" colspan="{2 + len(grid.methods)}">{escape(task)}</th></tr>'
         )
         for key in keys:
-            found = [grid.cell(key, method) for method in grid.methods]
+            shown = [grid.cell(key, method) for method in grid.methods]
             cells = "".join(
-                f"<td>{one.tokens_per_call:.2f}<small>{one.nodes_per_call:.1f}</small></td>" for one in found
+                f"<td>{one.tokens_per_call:.2f}<small>{one.nodes_per_call:.1f}</small></td>" for one in shown
             )
             lines.append(f"<tr><td>{escape(grid.label(key))}</td><td>{grid.rows(key)}</td>{cells}</tr>")
     if grid.baseline is not None:

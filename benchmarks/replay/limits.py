@@ -51,19 +51,19 @@ def within_mean(measure: Callable[[Budget], _Counts], mean: float, most: int) ->
     multiplier of the constraint). This least score is one number per method and set, found by bisection. A method
     that gives all its nodes the same score is limited to shorter drafts instead.
     """
-    found = measure(Budget(most))
-    if found.nodes <= mean * found.calls:
-        return found
+    measured = measure(Budget(most))
+    if measured.nodes <= mean * measured.calls:
+        return measured
     fits: _Counts | None = None
     low, high = math.log(MIN_RATE), math.log(MAX_RATE)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        found = measure(PromisingBudget(most, least_score=math.exp(middle)))
-        if found.nodes > mean * found.calls:
+        measured = measure(PromisingBudget(most, least_score=math.exp(middle)))
+        if measured.nodes > mean * measured.calls:
             low = middle
             continue
-        fits, high = found, middle
-        if found.nodes >= CLOSE * mean * found.calls:
+        fits, high = measured, middle
+        if measured.nodes >= CLOSE * mean * measured.calls:
             break
     return _shorter(measure, mean, most) if fits is None else fits
 
@@ -73,9 +73,9 @@ def _shorter(measure: Callable[[Budget], _Counts], mean: float, most: int) -> _C
     fits, low, high = measure(Budget(math.floor(mean))), math.floor(mean), most
     while high - low > 1:
         middle = (low + high) // 2
-        found = measure(Budget(middle))
-        if found.nodes > mean * found.calls:
+        measured = measure(Budget(middle))
+        if measured.nodes > mean * measured.calls:
             high = middle
         else:
-            fits, low = found, middle
+            fits, low = measured, middle
     return fits

@@ -47,8 +47,8 @@ def read(file: Path = RESULTS) -> Report | None:
 
 def read_sample() -> dict[str, float]:
     """Return tokens per call on the sample of the repository, by task, set, model and method (benchmarks.figures)."""
-    found: dict[str, float] = json.loads(SAMPLE.read_text("utf-8"))["replay"]
-    return found
+    figures: dict[str, float] = json.loads(SAMPLE.read_text("utf-8"))["replay"]
+    return figures
 
 
 def task_table(report: Report) -> str:
@@ -231,17 +231,17 @@ def _medians(grid: Grid, methods: Sequence[str]) -> str:
 
 def _behind(grid: Grid, first: Grid) -> str:
     """List the sets where another method, at the node limit of `first`, is ahead of copyspec at that of `grid`."""
-    found = []
+    lines = []
     for task, keys in grid.tasks.items():
         for key in keys:
             own = grid.cell(key, OWN).tokens_per_call
             for name in first.methods:
                 other = first.cell(key, name).tokens_per_call
                 if other > own and name not in (OWN, LEFT_OUT) and (name != COPIES or grid is first):
-                    found.append(f"{task}, {grid.label(key)}: {own:.2f} against {other:.2f} of {_title(name)}")
+                    lines.append(f"{task}, {grid.label(key)}: {own:.2f} against {other:.2f} of {_title(name)}")
     said = f"Sets where copyspec with {_most(grid)} nodes is behind one of these methods:"
-    return "\n".join(_listed(said, found))
+    return "\n".join(_listed(said, lines))
 
 
-def _listed(said: str, found: Sequence[str]) -> list[str]:
-    return [said, "", *(f"- {line}" for line in found), ""] if found else [f"{said} none.", ""]
+def _listed(said: str, lines: Sequence[str]) -> list[str]:
+    return [said, "", *(f"- {line}" for line in lines), ""] if lines else [f"{said} none.", ""]

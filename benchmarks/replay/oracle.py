@@ -84,7 +84,7 @@ class Measured:
 
 def measure(task: str, rows: Sequence[TokenRow], accuracy: float, nodes: int, step_cost: float) -> Measured:
     """Run copies, and a head of this accuracy if that is above 0, along the outputs of `rows`."""
-    found, learned = Measured(), Learned()
+    measured, learned = Measured(), Learned()
     learned.time.seconds = step_cost * PASS_SECONDS
     budget = Budget(nodes, [1.0 + GPU_SLOPE * count for count in range(nodes + 1)], PASS_SECONDS)
     for row in rows:
@@ -92,9 +92,9 @@ def measure(task: str, rows: Sequence[TokenRow], accuracy: float, nodes: int, st
         predictors = [lambda head=head: head] if accuracy else []
         eos = frozenset({row.output[-1]})
         drafter = create(row_sources(task, row), eos, ngrams=row.ngrams, breaks=row.breaks, predictors=predictors)
-        replay(drafter, row.output, budget, found.tally)
-        found.steps += head.steps
-    return found
+        replay(drafter, row.output, budget, measured.tally)
+        measured.steps += head.steps
+    return measured
 
 
 def figures(
@@ -106,15 +106,15 @@ def figures(
         tokens = [tokenise(row, tokenizer, eos) for row in rows if row.task == task]
         alone = measure(task, tokens, 0.0, nodes, step_cost)
         for accuracy in (0.0, *accuracies):
-            found = measure(task, tokens, accuracy, nodes, step_cost) if accuracy else alone
+            measured = measure(task, tokens, accuracy, nodes, step_cost) if accuracy else alone
             yield {
                 "task": task,
                 "accuracy": accuracy,
                 "rows": len(tokens),
                 "nodes": nodes,
-                "tokens_per_pass": round(ratio(found.tally.output_tokens, found.tally.calls), 3),
-                "steps_per_pass": round(ratio(found.steps, found.tally.calls), 3),
-                "cost": round(ratio(found.cost(step_cost), alone.cost(step_cost)), 3),
+                "tokens_per_pass": round(ratio(measured.tally.output_tokens, measured.tally.calls), 3),
+                "steps_per_pass": round(ratio(measured.steps, measured.tally.calls), 3),
+                "cost": round(ratio(measured.cost(step_cost), alone.cost(step_cost)), 3),
             }
 
 

@@ -26,8 +26,8 @@ def _stored(name: str) -> list[Figures]:
 
 
 def _sample(name: str) -> dict[str, float]:
-    found: dict[str, float] = json.loads((RESULTS / "sample.json").read_text("utf-8"))[name]
-    return found
+    figures: dict[str, float] = json.loads((RESULTS / "sample.json").read_text("utf-8"))[name]
+    return figures
 
 
 def prompt_only() -> str:
@@ -52,16 +52,16 @@ def whole_files() -> str:
     rows = []
     for title, (name, model) in WHOLE.items():
         cells = []
-        for method, limit in [(f"hf-{LOOKUP}", nodes[0]), *((OWN, each) for each in nodes)]:
-            found = [
+        for method, limit in [(f"hf-{LOOKUP}", nodes[0]), *((OWN, limit) for limit in nodes)]:
+            matching = [
                 line
                 for line in lines
                 if (line.set, line.method, line.nodes) == (name, method, limit) and model in line.model
             ]
-            cells.append(sum(line.output_tokens for line in found) / sum(line.calls for line in found))
+            cells.append(sum(line.output_tokens for line in matching) / sum(line.calls for line in matching))
         rows.append([title, *(f"{cell:.1f}" for cell in cells)])
     last = []
-    for method, limit in [(f"hf-{LOOKUP}", nodes[0]), *((OWN, each) for each in nodes)]:
+    for method, limit in [(f"hf-{LOOKUP}", nodes[0]), *((OWN, limit) for limit in nodes)]:
         values = [value for name, value in sample.items() if name.endswith(f", {method}, {limit} nodes")]
         last.append(f"{values[0]:.1f}" if values else "")
     rows.append(["sample: file of 2,000 tokens", *last])

@@ -39,8 +39,8 @@ def measure(transcripts: Sequence[str], tokenizer_file: str) -> Report:
 
     from benchmarks.replay.run import METHODS, run, show_progress
 
-    tokenizer, found = load_tokenizer(tokenizer_file), read_transcripts(transcripts)
-    many, few = choose_rows(found, ROWS), choose_rows(found, FEW_ROWS)
+    tokenizer, rows = load_tokenizer(tokenizer_file), read_transcripts(transcripts)
+    many, few = choose_rows(rows, ROWS), choose_rows(rows, FEW_ROWS)
     figures = run(many, tokenizer, list(METHODS), NODES[:1], progress=show_progress(len(many)))
     figures += run(many, tokenizer, [OWN], NODES[1:], progress=show_progress(len(many)))
     mean_figures = run(many, tokenizer, [OWN], [MEAN_MOST], MEAN_NODES, show_progress(len(many)))

@@ -40,13 +40,13 @@ class Delayed:
 
     def search_batch(self, queries: Sequence[str], k: int = 4) -> list[list[Hit]]:
         started = perf_counter()
-        found = self.base.search_batch(queries, k)
+        results = self.base.search_batch(queries, k)
         real = perf_counter() - started
         sleep(max(0.0, self.fixed + self.per_query * len(queries) - real))
         self.real += real
         self.searching += perf_counter() - started
         self.calls += 1
-        return found
+        return results
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
         return self.base.score(query, ids)

@@ -44,9 +44,9 @@ class _Delayed:
 
     def search(self, queries: ArrayLike, k: int) -> list[Any]:
         started = perf_counter()
-        found: list[Any] = super().search(queries, k)  # type: ignore[misc]
+        results: list[Any] = super().search(queries, k)  # type: ignore[misc]
         sleep(max(0.0, self.seconds - (perf_counter() - started)))
-        return found
+        return results
 
 
 class DelayedExact(_Delayed, ExactIndex):
@@ -105,8 +105,8 @@ def compare(answer: Callable[[str], list[KNNAnswer]], repeat: int) -> list[dict[
         seconds = median_low(_seconds(answers) for answers in done)
         shown = next(answers for answers in done if _seconds(answers) == seconds)
         total = SpeculationStats()
-        for each in shown:
-            total += each.speculation
+        for output in shown:
+            total += output.speculation
         rows.append(
             {
                 "method": method,
@@ -115,7 +115,7 @@ def compare(answer: Callable[[str], list[KNNAnswer]], repeat: int) -> list[dict[
                 "equal": all(_tokens(answers) == wanted for answers in done),
                 "kept_per_round": total.kept_per_round,
                 "hit_rate": total.hit_rate,
-                "output_tokens": sum(len(each.token_ids) for each in shown),
+                "output_tokens": sum(len(output.token_ids) for output in shown),
             }
         )
     return rows
@@ -154,8 +154,8 @@ def _token_seconds(engine: copyspec.Engine, prompt: str, tokens: int) -> float:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    held = places.data() / "retrieval"
-    passages = held / "passages_squad.jsonl.gz"
+    folder = places.data() / "retrieval"
+    passages = folder / "passages_squad.jsonl.gz"
     parser.add_argument("--passages", default=passages, help="JSON lines with `text`, gzipped or not")
     parser.add_argument("--kind", choices=["exact", "hnsw"], default="exact")
     parser.add_argument(

@@ -126,20 +126,20 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=100)
     parser.add_argument("--k", type=int, default=1, help="number of passages in the prompt")
     parser.add_argument("--json", type=Path, default=None)
-    given = parser.parse_args()
-    passages = read_rows(given.data / "retrieval" / "passages_squad.jsonl.gz")
-    queries = sample(read_rows(given.data / "retrieval" / "queries_squad.jsonl.gz"), given.questions, 0)
-    retriever = BM25Retriever([Document(" ".join(row["text"].split()), id=row["id"]) for row in passages], k=given.k)
-    plain = pipeline_model(given.model, given.dtype, given.max_tokens)
-    copied = copyspec_model(copyspec.load(given.model, dtype=given.dtype), given.max_tokens)
+    options = parser.parse_args()
+    passages = read_rows(options.data / "retrieval" / "passages_squad.jsonl.gz")
+    queries = sample(read_rows(options.data / "retrieval" / "queries_squad.jsonl.gz"), options.questions, 0)
+    retriever = BM25Retriever([Document(" ".join(row["text"].split()), id=row["id"]) for row in passages], k=options.k)
+    plain = pipeline_model(options.model, options.dtype, options.max_tokens)
+    copied = copyspec_model(copyspec.load(options.model, dtype=options.dtype), options.max_tokens)
     report: dict[str, object] = {"baseline": "HuggingFacePipeline", "ours": type(copied).__name__}
     chains = chain_over(plain, retriever), chain_over(copied, retriever)
     report |= compare(*chains, [row["question"] for row in queries])
-    name = "default" if given.model == str(BUNDLED) else given.model
-    report |= {"passages": len(passages), "model": name, "dtype": given.dtype, "machine": machine()}
+    name = "default" if options.model == str(BUNDLED) else options.model
+    report |= {"passages": len(passages), "model": name, "dtype": options.dtype, "machine": machine()}
     print(json.dumps(report, indent=1, ensure_ascii=False))
-    if given.json is not None:
-        given.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if options.json is not None:
+        options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

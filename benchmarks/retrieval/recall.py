@@ -41,9 +41,9 @@ def figures(rank: Ranking, questions: Sequence[tuple[str, int]]) -> dict[str, fl
     places, times = [], []
     for question, right in questions:
         began = time.perf_counter()
-        found = list(rank(question))
+        ranked = list(rank(question))
         times.append(time.perf_counter() - began)
-        places.append(found.index(right) + 1 if right in found else 0)
+        places.append(ranked.index(right) + 1 if right in ranked else 0)
     ranks = np.array(places)
     shares = {f"recall@{k}": float(np.mean((ranks > 0) & (ranks <= k))) for k in (1, 5, 20)}
     reciprocal = np.divide(1.0, ranks, out=np.zeros(len(ranks)), where=ranks > 0)
@@ -72,8 +72,8 @@ def peers(texts: list[str]) -> dict[str, Ranking]:
         ("langchain", {}),
         ("langchain, stems", {"preprocess_func": stems}),
     )
-    for name, given in options:
-        theirs = Theirs.from_texts(texts, [{"number": number} for number in range(len(texts))], k=DEPTH, **given)
+    for name, settings in options:
+        theirs = Theirs.from_texts(texts, [{"number": number} for number in range(len(texts))], k=DEPTH, **settings)
         made[name] = lambda question, theirs=theirs: [  # type: ignore[misc]
             document.metadata["number"] for document in theirs.invoke(question)
         ]
@@ -93,8 +93,8 @@ def ours(texts: list[str], encoder: str | None, reranker: str | None) -> dict[st
         base = made.get("copyspec, hybrid", made["copyspec, stems"])
         made["copyspec, reranked"] = RerankingRetriever(base, CrossEncoderScorer(reranker))
     return {
-        name: lambda question, found=found: [hit.id for hit in found.search(question, DEPTH)]  # type: ignore[misc]
-        for name, found in made.items()
+        name: lambda question, retriever=retriever: [hit.id for hit in retriever.search(question, DEPTH)]  # type: ignore[misc]
+        for name, retriever in made.items()
     }
 
 
@@ -107,24 +107,24 @@ def main() -> None:
     parser.add_argument("--encoder", help="folder or hub id of an encoder, to include dense and hybrid retrieval")
     parser.add_argument("--reranker", help="folder or hub id of a cross-encoder")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    report: dict[str, Any] = {"machine": machine(), "encoder": given.encoder, "sets": {}}
-    for name in given.sets:
-        passages = read_rows(given.data / f"passages_{name}.jsonl.gz")
+    options = parser.parse_args()
+    report: dict[str, Any] = {"machine": machine(), "encoder": options.encoder, "sets": {}}
+    for name in options.sets:
+        passages = read_rows(options.data / f"passages_{name}.jsonl.gz")
         numbers = {row["id"]: number for number, row in enumerate(passages)}
-        queries = read_rows(given.data / f"queries_{name}.jsonl.gz")[: given.questions]
+        queries = read_rows(options.data / f"queries_{name}.jsonl.gz")[: options.questions]
         asked = [(row["question"], numbers[row["passage_id"]]) for row in queries]
         texts = [str(row["text"]) for row in passages]
         rows = {
             kind: figures(rank, asked)
-            for kind, rank in {**peers(texts), **ours(texts, given.encoder, given.reranker)}.items()
+            for kind, rank in {**peers(texts), **ours(texts, options.encoder, options.reranker)}.items()
         }
         report["sets"][name] = {"passages": len(texts), "questions": len(asked), "rows": rows}
         print(f"\n{name}: {len(texts)} passages, {len(asked)} questions")
         for kind, row in rows.items():
             print(f"{kind:<22}" + "".join(f"{key} {value:7.3f}  " for key, value in row.items()))
-    if given.json:
-        write_json(given.json, report)
+    if options.json:
+        write_json(options.json, report)
 
 
 if __name__ == "__main__":

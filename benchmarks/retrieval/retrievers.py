@@ -168,11 +168,11 @@ class WordVectors:
     DIMENSION = 256
 
     def __init__(self, texts: Sequence[str]) -> None:
-        held = Counter(word for text in texts for word in set(words(text)))
+        frequencies = Counter(word for text in texts for word in set(words(text)))
         rng = np.random.default_rng(0)
         self._vectors = {
             word: rng.standard_normal(self.DIMENSION).astype(np.float32) * np.float32(math.log(1 + len(texts) / count))
-            for word, count in held.items()
+            for word, count in frequencies.items()
         }
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -215,9 +215,9 @@ def _index(name: str, index: VectorIndex, trial: Trial) -> Dense:
     started = time.perf_counter()
     index.add(trial.vectors)
     built = time.perf_counter() - started
-    found = [ids for ids, _ in index.search(queries, k)]
-    shared = [len(np.intersect1d(one, other)) / k for one, other in zip(found, trial.truth, strict=True)]
-    hits = [question.passage in ids for question, ids in zip(trial.questions, found, strict=True)]
+    nearest = [ids for ids, _ in index.search(queries, k)]
+    shared = [len(np.intersect1d(one, other)) / k for one, other in zip(nearest, trial.truth, strict=True)]
+    hits = [question.passage in ids for question, ids in zip(trial.questions, nearest, strict=True)]
     single = statistics.median(_milliseconds(lambda row=row: index.search(row[None], k)) for row in queries)  # type: ignore[misc]
     batch = _milliseconds(lambda: index.search(queries, k)) / len(queries)
     figures = Dense(name, built, statistics.mean(shared), statistics.mean(hits), single, batch)

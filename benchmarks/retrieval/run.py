@@ -115,8 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             figures = _compare(engine, base, chosen, options)
             head = _head(kind, ratio, step, fixed, figures[0])
             print(_table(head, figures), flush=True)
-            tables.append({**head, "methods": [asdict(each) for each in figures]})
-            equal = equal and all(each.equal for each in figures)
+            tables.append({**head, "methods": [asdict(figure) for figure in figures]})
+            equal = equal and all(figure.equal for figure in figures)
     if options.json:
         command = command_line("benchmarks.retrieval", arguments)
         report = {"command": command, **surroundings("cpu"), "passages": len(texts), "tables": tables}
@@ -148,8 +148,8 @@ def _compare(
         runs[method].append(_measured(method, answers, plain, base))
     figures: list[Measured] = []
     for measured in runs.values():
-        middle = sorted(measured, key=lambda each: each.seconds)[(len(measured) - 1) // 2]
-        figures.append(replace(middle, equal=all(each.equal for each in measured)))
+        middle = sorted(measured, key=lambda figure: figure.seconds)[(len(measured) - 1) // 2]
+        figures.append(replace(middle, equal=all(figure.equal for figure in measured)))
         figures[-1].speedup = figures[0].seconds / middle.seconds
     return figures
 
@@ -230,21 +230,21 @@ def _table(head: dict[str, object], figures: Sequence[Measured]) -> str:
         f"published: {head['published_speedup']}x, with all searches hidden: {head['all_hidden']:.2f}x",
         f"{'method':<30}{'s':>8}{'x':>7}{'E(s)':>7}{'right':>7}{'back':>6}{'hidden':>8}{'calls':>7}  equal",
     ]
-    for each in figures:
+    for figure in figures:
         lines.append(
-            f"{each.method:<30}{each.seconds:>8.2f}{each.speedup:>7.2f}{each.kept_per_round:>7.2f}"
-            f"{each.hit_rate:>7.0%}{each.wasted_tokens:>6}{each.hidden_seconds:>8.2f}{each.model_calls:>7}"
-            f"  {'yes' if each.equal else 'NO'}"
+            f"{figure.method:<30}{figure.seconds:>8.2f}{figure.speedup:>7.2f}{figure.kept_per_round:>7.2f}"
+            f"{figure.hit_rate:>7.0%}{figure.wasted_tokens:>6}{figure.hidden_seconds:>8.2f}{figure.model_calls:>7}"
+            f"  {'yes' if figure.equal else 'NO'}"
         )
     return "\n".join(lines) + "\n"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    held = places.data() / "retrieval"
-    passages = held / "passages_squad.jsonl.gz"
+    folder = places.data() / "retrieval"
+    passages = folder / "passages_squad.jsonl.gz"
     parser.add_argument("--passages", nargs="+", default=[passages], help="JSON lines with `text`, gzipped or not")
-    parser.add_argument("--queries", default=held / "queries_squad.jsonl.gz", help="JSON lines with `question`")
+    parser.add_argument("--queries", default=folder / "queries_squad.jsonl.gz", help="JSON lines with `question`")
     parser.add_argument("--kinds", nargs="+", choices=list(INDEXES), default=list(INDEXES))
     parser.add_argument(
         "--ratios", nargs="+", type=float, help="ratios b/a (default: the published ones of each index)"

@@ -108,24 +108,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--calls", type=int, default=5, help="calls per measurement")
     parser.add_argument("--tokens", type=int, default=32, help="output tokens per call")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     import copyspec
 
-    engine = copyspec.load(given.model)
-    choices = [None, *(int(each) for each in given.threads.split(",") if each)]
-    rows = measure(engine, choices, given.rounds, given.calls, given.tokens)
-    print(f"{allowed()} cores, as many busy processes, {given.tokens} tokens a call\n")
+    engine = copyspec.load(options.model)
+    choices = [None, *(int(number) for number in options.threads.split(",") if number)]
+    rows = measure(engine, choices, options.rounds, options.calls, options.tokens)
+    print(f"{allowed()} cores, as many busy processes, {options.tokens} tokens a call\n")
     print("| threads | quiet s | busy s | worst s | busy / quiet |\n|---|--:|--:|--:|--:|")
     for row in rows:
         print(f"| {row.threads} ({row.taken}) | {row.quiet:.3f} | {row.busy:.3f} | {row.worst:.3f} | {row.ratio:.1f} |")
-    if given.json is not None:
+    if options.json is not None:
         report = {
             "command": command_line("benchmarks.speed.busy", arguments),
             "cores": allowed(),
             "load": os.getloadavg(),
             "rows": [{**asdict(row), "ratio": row.ratio} for row in rows],
         }
-        write_json(given.json, report)
+        write_json(options.json, report)
     return 0 if rows[0].ratio <= MOST else 1
 
 

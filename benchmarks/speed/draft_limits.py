@@ -41,8 +41,8 @@ def measured(engine: copyspec.Engine, rows: Sequence[dict[str, Any]], tokens: in
                 seconds[name].append(process_time() - begun)
                 outputs.add(tuple(result.token_ids))
         assert len(outputs) == 1, row["id"]
-        for name, each in seconds.items():
-            total[name] += min(each)
+        for name, times in seconds.items():
+            total[name] += min(times)
     return total
 
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows = [row for row in rows if len(row["prompt"]) <= options.longest]
             rows = rows[:: max(1, len(rows) // options.rows)][: options.rows]
             seconds = measured(engine, rows, options.tokens, options.repeat)
-            ratios = {name: each / seconds["32"] for name, each in seconds.items()}
+            ratios = {name: time / seconds["32"] for name, time in seconds.items()}
             figures.setdefault(model, {})[task] = ratios
             print(f"{model} {task}: by cost {ratios['by cost']:.3f}, control {ratios['32 again']:.3f} of 32 nodes")
     if options.json is not None:

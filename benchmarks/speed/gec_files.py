@@ -65,11 +65,11 @@ class Oracle(Heard):
 
     known: dict[str, list[int]]
 
-    def _inputs(self, *given: Any) -> Iterator[Input | None]:
-        for each in super()._inputs(*given):
-            if each is not None and each.edit_source is not None:
-                each = replace(each, edit_source=engine_in(self.model).codec.decode(self.known[each.edit_source]))
-            yield each
+    def _inputs(self, *args: Any) -> Iterator[Input | None]:
+        for input_ in super()._inputs(*args):
+            if input_ is not None and input_.edit_source is not None:
+                input_ = replace(input_, edit_source=engine_in(self.model).codec.decode(self.known[input_.edit_source]))
+            yield input_
 
 
 Method = Callable[[], dict[str, list[int]]]
@@ -81,7 +81,7 @@ def pipeline(paths: Sequence[Path], corrector: Heard) -> Method:
     runner = Runner(corrector)
 
     def run() -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        outputs: dict[str, list[int]] = {}
         for path in paths:
             form = "lines" if path.suffix == ".lines" else None
             with tempfile.TemporaryDirectory() as folder:
@@ -89,8 +89,8 @@ def pipeline(paths: Sequence[Path], corrector: Heard) -> Method:
                 for report in correct_files(runner, [str(path)], files):
                     if report.error is not None:
                         raise report.error
-            found |= corrector.outputs
-        return found
+            outputs |= corrector.outputs
+        return outputs
 
     return run
 
@@ -136,7 +136,7 @@ def measure(methods: dict[str, Method], repeats: int) -> dict[str, Any]:
     expected = outputs["plain"][0]
     report: dict[str, Any] = {"texts": len(expected), "tokens": sum(map(len, expected.values()))}
     for name in names:
-        seconds, cpu_seconds = (median(each) for each in zip(*times[name], strict=True))
+        seconds, cpu_seconds = (median(values) for values in zip(*times[name], strict=True))
         limit = 1 if name == "first" else None
         differing = sum(
             any(run.get(text) != tokens[:limit] for run in outputs[name]) for text, tokens in expected.items()
@@ -145,19 +145,19 @@ def measure(methods: dict[str, Method], repeats: int) -> dict[str, Any]:
     return report
 
 
-def line(kind: str, found: dict[str, Any]) -> str:
+def line(kind: str, results: dict[str, Any]) -> str:
     """Format the times of the other methods divided by that of `copied`, with CPU time in brackets; `oracle` and
     `first` as a share of it."""
-    own = found["copied"]
-    cells = [f"{kind:<10}{found['texts']:>6} texts{found['tokens']:>7} tokens{own['seconds']:>8.1f} s"]
+    own = results["copied"]
+    cells = [f"{kind:<10}{results['texts']:>6} texts{results['tokens']:>7} tokens{own['seconds']:>8.1f} s"]
     for name in ("plain", "hf", "single", "lookup"):
-        if name in found:
-            wall = ratio(found[name]["seconds"], own["seconds"])
-            cpu = ratio(found[name]["cpu_seconds"], own["cpu_seconds"])
+        if name in results:
+            wall = ratio(results[name]["seconds"], own["seconds"])
+            cpu = ratio(results[name]["cpu_seconds"], own["cpu_seconds"])
             cells.append(f"over {name} {wall:.2f}x ({cpu:.2f}x)")
     for name in ("oracle", "first"):
-        if name in found:
-            cells.append(f"{name} in {ratio(found[name]['seconds'], own['seconds']):.2f} of that")
+        if name in results:
+            cells.append(f"{name} in {ratio(results[name]['seconds'], own['seconds']):.2f} of that")
     return "  ".join([*cells, f"differing {own['differing']}"])
 
 
@@ -177,14 +177,14 @@ def main() -> int:
     )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     without_cudnn_attention()
-    if given.threads:
-        torch.set_num_threads(given.threads)  # for the methods of transformers
-    engine = copyspec.load(given.model, dtype=given.dtype)
-    engine.threads = given.threads
+    if options.threads:
+        torch.set_num_threads(options.threads)  # for the methods of transformers
+    engine = copyspec.load(options.model, dtype=options.dtype)
+    engine.threads = options.threads
     report: dict[str, Any] = {
-        **{name: str(value) for name, value in vars(given).items() if name not in ("json", "jfleg", "paths")},
+        **{name: str(value) for name, value in vars(options).items() if name not in ("json", "jfleg", "paths")},
         "dtype": str(engine.model.dtype).removeprefix("torch."),
         "machine": machine(),
         "torch": torch.__version__,
@@ -192,15 +192,15 @@ def main() -> int:
     }
     with tempfile.TemporaryDirectory() as folder:
         inputs: dict[str, list[Path]] = {}
-        if given.jfleg is not None:
+        if options.jfleg is not None:
             inputs["jfleg"] = [Path(folder, "jfleg.lines")]
-            texts = read_sentences(given.jfleg, given.rows)
+            texts = read_sentences(options.jfleg, options.rows)
             inputs["jfleg"][0].write_text("".join(text + "\n" for text in texts), encoding="utf-8")
-        if given.paths is None:
+        if options.paths is None:
             inputs |= {"essay": [ESSAY], "docs": [ROOT / "docs" / name for name in DOCS]}
-        elif given.paths:
-            inputs[given.paths[0].stem if len(given.paths) == 1 else "paths"] = given.paths
-        asked = ModelOptions(batch_size=given.batch_size)
+        elif options.paths:
+            inputs[options.paths[0].stem if len(options.paths) == 1 else "paths"] = options.paths
+        asked = ModelOptions(batch_size=options.batch_size)
         for kind, paths in inputs.items():
             corrector, oracle = Heard(engine, asked), Oracle(engine, asked)
             methods = {"copied": pipeline(paths, corrector), "oracle": pipeline(paths, oracle)}
@@ -208,15 +208,15 @@ def main() -> int:
             texts = list(oracle.known)
             methods["plain"] = pipeline(paths, Heard(engine, replace(asked, drafts=False)))
             methods["first"] = pipeline(paths, Heard(engine, replace(asked, drafts=False, max_new_tokens=1)))
-            methods["hf"] = batched(corrector, texts, given.batch_size)
+            methods["hf"] = batched(corrector, texts, options.batch_size)
             for name in ("single", "lookup"):
                 methods[name] = one_by_one(corrector, texts, lookup=name == "lookup")
-            chosen = dict.fromkeys(["copied", "plain", *given.methods])
-            found = measure({name: methods[name] for name in chosen}, given.repeats)
-            report["inputs"][kind] = found
-            print(line(kind, found), flush=True)
-            if given.json is not None:
-                write_json(given.json, report)
+            chosen = dict.fromkeys(["copied", "plain", *options.methods])
+            results = measure({name: methods[name] for name in chosen}, options.repeats)
+            report["inputs"][kind] = results
+            print(line(kind, results), flush=True)
+            if options.json is not None:
+                write_json(options.json, report)
     return 0
 
 

@@ -107,12 +107,12 @@ def load_model(name: str, device: str, dtype: torch.dtype, *, vocab_size: int = 
     folder = Path(resolve_name(name))
     if not (folder / "config.json").is_file():
         raise ValueError(f"no model in {str(folder)!r}: --model is default, a folder with config.json, or shape:NAME")
-    found = Pretrained(str(folder))
-    model = found.model(AutoModelForCausalLM, found.config(), dtype=dtype)
+    pretrained = Pretrained(str(folder))
+    model = pretrained.model(AutoModelForCausalLM, pretrained.config(), dtype=dtype)
     cast(torch.nn.Module, model).to(device).eval()
     eos = model.generation_config.eos_token_id
     ids = frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos)
-    return Model(name, model, found.tokenizer(), ids)
+    return Model(name, model, pretrained.tokenizer(), ids)
 
 
 def _shape(name: str, device: str, dtype: torch.dtype, vocab_size: int) -> PreTrainedModel:
@@ -174,8 +174,8 @@ class Replay:
         logits = cast(torch.Tensor, output.logits)  # type: ignore[attr-defined]  # a ModelOutput
         positions = kwargs.get("position_ids")
         assert isinstance(positions, torch.Tensor), "replay needs a model that is called with position_ids"
-        kept = kwargs.get("logits_to_keep", 0)
-        positions = positions[:, kept] if isinstance(kept, torch.Tensor) else positions[:, -logits.shape[1] :]
+        keep = kwargs.get("logits_to_keep", 0)
+        positions = positions[:, keep] if isinstance(keep, torch.Tensor) else positions[:, -logits.shape[1] :]
         positions = (positions.expand(logits.shape[0], -1) + 1).clamp(0, self._tokens.shape[1] - 1)
         if len(logits) == len(self._tokens):
             upcoming = self._tokens.gather(1, positions)

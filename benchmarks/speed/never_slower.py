@@ -83,9 +83,9 @@ def drafters(nodes: int | None) -> dict[str, tuple[MakeDrafter, int | None]]:
     def wrong(width: int, case: Case, eos: frozenset[int]) -> Drafter:
         return AlwaysWrong(case, width=width)
 
-    found: dict[str, tuple[MakeDrafter, int | None]] = {"copyspec": (copies, nodes)}
-    found |= {f"wrong-{count}": (partial(wrong, 1), count) for count in WRONG_NODES}
-    return found | {f"wrong-tree-{WIDE}": (partial(wrong, BRANCHES), WIDE)}
+    makers: dict[str, tuple[MakeDrafter, int | None]] = {"copyspec": (copies, nodes)}
+    makers |= {f"wrong-{count}": (partial(wrong, 1), count) for count in WRONG_NODES}
+    return makers | {f"wrong-tree-{WIDE}": (partial(wrong, BRANCHES), WIDE)}
 
 
 def measured(prompts: PromptSet, methods: Mapping[str, Method], limits: Limits, repeat: int, size: int) -> list[Line]:

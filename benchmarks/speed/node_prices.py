@@ -86,7 +86,7 @@ def prices(targets: Sequence[Target], passes: Passes) -> list[list[Price]]:
                     if repeat >= 2:  # the first passes allocate memory
                         times.setdefault((index, size), []).append(time)
     return [
-        [Price(size, *(median(each) for each in zip(*times[index, size], strict=True))) for size in passes.sizes]
+        [Price(size, *(median(values) for values in zip(*times[index, size], strict=True))) for size in passes.sizes]
         for index in range(len(targets))
     ]
 
@@ -110,11 +110,11 @@ def _timed(session: Session, trees: Sequence[DraftTree]) -> tuple[float, float]:
     return result
 
 
-def _show(found: Mapping[str, Sequence[Price]]) -> None:
-    for name, each in found.items():
-        one = each[0]
+def _show(tables: Mapping[str, Sequence[Price]]) -> None:
+    for name, listed in tables.items():
+        one = listed[0]
         print(f"  {name}")
-        for price in each:
+        for price in listed:
             wall, cpu = ratio(price.seconds, one.seconds), ratio(price.cpu_seconds, one.cpu_seconds)
             print(
                 f"    {price.tokens:>3} tokens {1e3 * price.seconds:8.1f} ms, {wall:5.2f}"
@@ -136,20 +136,20 @@ def main() -> int:
     parser.add_argument("--branches", type=int, default=2, help="branches of the draft tree; 1: chains only")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     tables = []
-    passes = Passes(given.sizes, given.context, given.repeats, given.rows, given.branches)
-    for dtype in given.dtypes:
-        targets = targets_of(copyspec.load(given.model, dtype=dtype).model)
-        for threads in given.threads:
+    passes = Passes(options.sizes, options.context, options.repeats, options.rows, options.branches)
+    for dtype in options.dtypes:
+        targets = targets_of(copyspec.load(options.model, dtype=dtype).model)
+        for threads in options.threads:
             torch.set_num_threads(threads)
-            found = dict(zip(targets, prices(list(targets.values()), passes), strict=True))
-            print(f"{dtype}, {threads} threads, {given.rows} rows, {given.context} tokens before")
-            _show(found)
-            kept = {name: [asdict(price) for price in each] for name, each in found.items()}
-            tables.append({"dtype": dtype, "threads": threads, "rows": given.rows, "prices": kept})
-    if given.json is not None:
-        write_json(given.json, {"model": given.model, "machine": machine(), "tables": tables})
+            by_target = dict(zip(targets, prices(list(targets.values()), passes), strict=True))
+            print(f"{dtype}, {threads} threads, {options.rows} rows, {options.context} tokens before")
+            _show(by_target)
+            by_name = {name: [asdict(price) for price in listed] for name, listed in by_target.items()}
+            tables.append({"dtype": dtype, "threads": threads, "rows": options.rows, "prices": by_name})
+    if options.json is not None:
+        write_json(options.json, {"model": options.model, "machine": machine(), "tables": tables})
     return 0
 
 

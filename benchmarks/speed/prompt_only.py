@@ -83,10 +83,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     engine = copyspec.load(options.model, dtype=options.dtype)
     figures: list[Mapping[str, object]] = []
     for task in sorted({row.task for row in rows}):
-        found = {
+        by_prompt = {
             row.prompt: row for row in choose_rows([row for row in rows if row.task == task], options.rows, seed=4)
         }
-        figures.append(measure(engine, list(found.values())[: options.rows], options.max_new_tokens))
+        figures.append(measure(engine, list(by_prompt.values())[: options.rows], options.max_new_tokens))
         print(figures[-1], flush=True)
     if options.json:
         write_json(options.json, {"machine": machine(), "dtype": options.dtype, "figures": figures})

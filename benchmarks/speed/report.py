@@ -171,13 +171,13 @@ def _differences(expected: Sequence[Sequence[int]], got: Sequence[Sequence[int]]
     """Return the first difference of each prompt whose outputs differ."""
     if len(expected) != len(got):
         raise ValueError(f"{len(got)} outputs for {len(expected)} prompts")
-    found = []
-    for prompt, (wanted, given) in enumerate(zip(expected, got, strict=True)):
-        for position, (a, b) in enumerate(zip_longest(wanted, given)):
+    differences = []
+    for prompt, (wanted, actual) in enumerate(zip(expected, got, strict=True)):
+        for position, (a, b) in enumerate(zip_longest(wanted, actual)):
             if a != b:
-                found.append(Difference(prompt, position, a, b))
+                differences.append(Difference(prompt, position, a, b))
                 break
-    return found
+    return differences
 
 
 def _shares(runs: Sequence[Run]) -> dict[str, float]:

@@ -162,16 +162,16 @@ def _ending(prompts: PromptSet, methods: dict[str, Method], limits: Limits) -> t
     baseline's, so that the method measured has no influence on the choice of prompts.
     """
     method = methods[_baseline(methods)]
-    kept = [case for case in prompts.cases if method([case], limits).outputs[0][-1] in limits.eos_token_ids]
-    return (replace(prompts, cases=kept), len(prompts.cases) - len(kept)) if kept else (prompts, 0)
+    cases = [case for case in prompts.cases if method([case], limits).outputs[0][-1] in limits.eos_token_ids]
+    return (replace(prompts, cases=cases), len(prompts.cases) - len(cases)) if cases else (prompts, 0)
 
 
 def _explain(figures: Sequence[Figures], prompts: PromptSet, expected: Sequence[list[int]], model: Model) -> None:
     for one in figures:
-        found = one.first_difference
-        if found is not None:
-            prefix = prompts.cases[found.prompt].prompt + expected[found.prompt][: found.position]
-            one.first_difference = measure_gap(found, prefix, model.model)
+        difference = one.first_difference
+        if difference is not None:
+            prefix = prompts.cases[difference.prompt].prompt + expected[difference.prompt][: difference.position]
+            one.first_difference = measure_gap(difference, prefix, model.model)
 
 
 def _report(options: argparse.Namespace, command: str, model: Model, measured: Sequence[Measured]) -> dict[str, object]:

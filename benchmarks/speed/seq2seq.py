@@ -75,10 +75,10 @@ class Bench:
     def __init__(self, folder: Path, dtype: torch.dtype, *, instruction: str = INSTRUCTION) -> None:
         from transformers import AutoModelForSeq2SeqLM
 
-        found = Pretrained(str(folder))
+        pretrained = Pretrained(str(folder))
         # Any: a tokenizer's ids are typed more widely than a list of integers
-        self.tokenizer: Any = found.tokenizer()
-        self.model: Any = found.model(AutoModelForSeq2SeqLM, found.config(), dtype=dtype)
+        self.tokenizer: Any = pretrained.tokenizer()
+        self.model: Any = pretrained.model(AutoModelForSeq2SeqLM, pretrained.config(), dtype=dtype)
         self.target = wrap(self.model)
         self.eos = int(self.tokenizer.eos_token_id)
         self.instruction = instruction
@@ -105,14 +105,14 @@ class Bench:
 
     def greedy(self, cases: Sequence[Case]) -> list[list[int]]:
         """Return transformers' own greedy outputs."""
-        found = []
+        outputs = []
         for case in cases:
             with torch.inference_mode():
                 ids = self.model.generate(
                     torch.tensor([case.prompt]), do_sample=False, max_new_tokens=len(case.source) + ROOM
                 )
-            found.append(ids[0, 1:].tolist())
-        return found
+            outputs.append(ids[0, 1:].tolist())
+        return outputs
 
     def _request(self, method: str, case: Case) -> Request:
         sources = [Source(case.source, "edit"), Source(case.prompt, "prompt")]

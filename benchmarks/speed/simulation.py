@@ -126,8 +126,8 @@ class AlwaysWrong:
     """
 
     def __init__(self, case: Case, score: float = 0.95, width: int = 1) -> None:
-        held = set(case.recorded or ())
-        self._wrong = [token for token in range(len(held) + 2 * width + 2) if token not in held][: max(width, 1)]
+        tokens = set(case.recorded or ())
+        self._wrong = [token for token in range(len(tokens) + 2 * width + 2) if token not in tokens][: max(width, 1)]
         self._score, self._width = score, width
 
     def propose(self, budget: Budget) -> DraftTree:
@@ -241,9 +241,9 @@ class _Target:
 
     def row_of(self, prompt: Sequence[int]) -> int:
         """The number of the next row with this prompt."""
-        found = next(each for each in self._unopened if each[0] == list(prompt))
-        self._unopened.remove(found)
-        return found[1]
+        entry = next(entry for entry in self._unopened if entry[0] == list(prompt))
+        self._unopened.remove(entry)
+        return entry[1]
 
 
 class _Session:

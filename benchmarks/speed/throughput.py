@@ -158,10 +158,10 @@ def read_sentences(path: Path, rows: int | None) -> list[str]:
 
     Raises ValueError if there are none."""
     if path.name.endswith(".jsonl.gz"):
-        found = [" ".join(row["source"].split()) for row in read_rows(path)]
+        texts_read = [" ".join(row["source"].split()) for row in read_rows(path)]
     else:
-        found = lines(path)
-    texts = [text for text in dict.fromkeys(found) if any(char.isalpha() for char in text)][:rows]
+        texts_read = lines(path)
+    texts = [text for text in dict.fromkeys(texts_read) if any(char.isalpha() for char in text)][:rows]
     if not texts:
         raise ValueError(f"{str(path)!r} holds no sentence")
     return texts
@@ -178,12 +178,12 @@ def measure(methods: dict[str, Method], texts: Sequence[str], repeats: int, devi
         for name in names[repeat % len(names) :] + names[: repeat % len(names)]:
             synchronise(device)
             started = perf_counter()
-            found = methods[name](texts)
+            results = methods[name](texts)
             synchronise(device)
             seconds[name].append(perf_counter() - started)
-            if len(found) != len(texts):
-                raise RuntimeError(f"{name} gave {len(found)} outputs for {len(texts)} sentences")
-            outputs[name].append(found)
+            if len(results) != len(texts):
+                raise RuntimeError(f"{name} gave {len(results)} outputs for {len(texts)} sentences")
+            outputs[name].append(results)
     expected = outputs["hf"][0]
     figures = [_figures(name, seconds[name], outputs[name], expected) for name in names]
     for one in figures:
@@ -197,7 +197,7 @@ def measure(methods: dict[str, Method], texts: Sequence[str], repeats: int, devi
 def _figures(name: str, seconds: list[float], outputs: list[Outputs], expected: Outputs) -> Figures:
     middle = median(seconds)
     tokens = sum(map(len, outputs[0]))
-    differing = max(sum(a != b for a, b in zip(each, expected, strict=True)) for each in outputs)
+    differing = max(sum(a != b for a, b in zip(output, expected, strict=True)) for output in outputs)
     return Figures(
         method=name,
         seconds=middle,

@@ -63,8 +63,8 @@ def main() -> None:
         pages = {}
         for name, wide in (("lines", False), ("one line", True)):
             pages[name] = Path(folder) / f"{name}.html"
-            found = long_text(arguments.tokens, arguments.documents, WORDS, wide=wide)
-            write(pages[name], provenance_page(found))
+            provenance = long_text(arguments.tokens, arguments.documents, WORDS, wide=wide)
+            write(pages[name], provenance_page(provenance))
         pages["hostile"] = Path(folder) / "hostile.html"
         write(pages["hostile"], provenance_page(hostile_text()))
         if arguments.page is not None:
@@ -111,20 +111,20 @@ def longest(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the longest task of the pages' main threads in milliseconds and the number of long tasks.
 
     Both are given in wall time and in the thread's CPU time, which other programs do not lengthen."""
-    names = {(each["pid"], each["tid"]): each["args"]["name"] for each in events if each["name"] == "thread_name"}
+    names = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
     main = {thread for thread, name in names.items() if name == "CrRendererMain"}
-    found = [each for each in events if "RunTask" in each["name"] and (each["pid"], each["tid"]) in main]
-    figures: dict[str, float] = {"tasks": len(found)}
+    tasks = [event for event in events if "RunTask" in event["name"] and (event["pid"], event["tid"]) in main]
+    figures: dict[str, float] = {"tasks": len(tasks)}
     for name, key in (("clock", "dur"), ("cpu", "tdur")):
-        times = [each.get(key, 0) / 1000 for each in found]
+        times = [event.get(key, 0) / 1000 for event in tasks]
         figures[f"longest_{name}_ms"] = round(max(times, default=-1.0), 1)
-        figures[f"long_{name}"] = sum(each > LONG_TASK_MS for each in times)
+        figures[f"long_{name}"] = sum(time > LONG_TASK_MS for time in times)
     return figures
 
 
 def axe(browser: Chromium, path: Path, script: Path) -> dict[str, list[str]]:
     """List the accessibility rules that the page violates, by severity, in both window sizes and colour schemes."""
-    found: dict[str, set[str]] = {}
+    by_impact: dict[str, set[str]] = {}
     source = script.read_text(encoding="utf-8")
     browser.call("Page.setBypassCSP", enabled=True)
     for width, height in SIZES:
@@ -132,10 +132,10 @@ def axe(browser: Chromium, path: Path, script: Path) -> dict[str, list[str]]:
             browser.open(path, width=width, height=height, dark=dark, touch=width < 600)
             browser.run(source + ";0")
             browser.run("document.querySelector('a[data-p]')?.click(); new Promise(r => setTimeout(r, 300))")
-            for each in browser.run(_AXE):
-                found.setdefault(str(each[0]), set()).add(f"{each[1]}: {each[2][:400]}")
+            for rule in browser.run(_AXE):
+                by_impact.setdefault(str(rule[0]), set()).add(f"{rule[1]}: {rule[2][:400]}")
     browser.call("Page.setBypassCSP", enabled=False)
-    return {impact: sorted(rules) for impact, rules in found.items()}
+    return {impact: sorted(rules) for impact, rules in by_impact.items()}
 
 
 def pictures(browser: Chromium, path: Path, folder: Path) -> None:

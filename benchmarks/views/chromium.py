@@ -115,8 +115,8 @@ class Chromium:
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     @contextmanager
-    def traced(self, found: list[Mapping[str, Any]]) -> Iterator[None]:
-        """Record a browser trace while the context is active, and append its events to `found`."""
+    def traced(self, events: list[Mapping[str, Any]]) -> Iterator[None]:
+        """Record a browser trace while the context is active, and append its events to the list."""
         self.call(
             "Tracing.start",
             categories="devtools.timeline,toplevel,blink.user_timing,loading",
@@ -127,7 +127,7 @@ class Chromium:
         while True:
             for event in self.events:
                 if event["method"] == "Tracing.dataCollected":
-                    found.extend(event["params"]["value"])
+                    events.extend(event["params"]["value"])
             done = any(event["method"] == "Tracing.tracingComplete" for event in self.events)
             self.events.clear()
             if done:

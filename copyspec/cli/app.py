@@ -211,12 +211,12 @@ def _options_of(arguments: Sequence[str]) -> dict[str, str]:
     command: object = _command(_named(arguments))
     for argument in arguments:
         command = getattr(command, "commands", {}).get(argument, command)
-    found = dict(getattr(getattr(command, "callback", None), "option_names", {}))
+    names = dict(getattr(getattr(command, "callback", None), "option_names", {}))
     for parameter in getattr(command, "params", []):
         options = [name for name in parameter.opts if name.startswith("--")]
         if options:
-            found[parameter.name] = options[0]
-    return found
+            names[parameter.name] = options[0]
+    return names
 
 
 def _one_line(error: Exception) -> str:

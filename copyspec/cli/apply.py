@@ -122,7 +122,7 @@ def apply(
             is_refused = any(outcome.applied.refusal is not None for outcome in outcomes)
             backups = list[Path]()
             if replacing.in_place and not is_refused:
-                backups = write_files([each.change for each in outcomes if each.is_changed], root, suffix)
+                backups = write_files([outcome.change for outcome in outcomes if outcome.is_changed], root, suffix)
         except (ConnectionError, LoadError):  # of the model, not of the files
             raise
         except (OSError, FormatError, JournalError) as error:
@@ -137,7 +137,8 @@ def apply(
             return FAILED
         if not (replacing.in_place or check or stream):
             _print(outcomes, whole)
-    return CHANGED if any(each.is_changed for each in outcomes) and not (replacing.in_place or whole or stream) else 0
+    is_changed = any(outcome.is_changed for outcome in outcomes)
+    return CHANGED if is_changed and not (replacing.in_place or whole or stream) else 0
 
 
 def loader(named: NamedModel, remote: Remote | None) -> Callable[[], Engine] | Remote | None:
@@ -168,7 +169,7 @@ def _print(outcomes: Sequence[FileApplied], whole: bool) -> None:
     """Print the new versions, or what changes."""
     from copyspec.pipelines import base_of_diff, path_in_diff
 
-    base = base_of_diff([os.fspath(each.path) for each in outcomes if os.fspath(each.path) != STDIN])
+    base = base_of_diff([os.fspath(outcome.path) for outcome in outcomes if os.fspath(outcome.path) != STDIN])
     for outcome in outcomes:
         path, applied = os.fspath(outcome.path), outcome.applied
         name = path if path == STDIN else path_in_diff(path, base)

@@ -88,7 +88,7 @@ class ChangePrompt:
         """The edit with what the user writes in its place; None if the file cannot hold that."""
         from copyspec.pipelines import Segment, unwritable
 
-        around = (each for each in part.segments if each.start <= edit.start and edit.end <= each.end)
+        around = (segment for segment in part.segments if segment.start <= edit.start and edit.end <= segment.end)
         segment = next(around, Segment(edit.start, edit.end))
         written = _spaced(self._answer("Instead: "), part.text[edit.start : edit.end], edit.replacement)
         typed = replace(edit, replacement=written)

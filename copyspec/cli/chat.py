@@ -181,16 +181,16 @@ class Conversation:
         self.messages = [*earlier, question, {"role": "assistant", "content": written}]
 
     def _stream(
-        self, question: dict[str, str], kept: list[dict[str, str]]
+        self, question: dict[str, str], history: list[dict[str, str]]
     ) -> tuple[list[dict[str, str]], Generator[Chunk, None, None]]:
-        """The latest of `kept` that the context has space for, and the answer's stream. Raises
+        """The latest of `history` that the context has space for, and the answer's stream. Raises
         PromptTooLongError, and leaves the conversation as it was, if the question alone is too long."""
         references = [{"text": text, "name": name} for name, text in self.files.items()]
         opening = [] if self.system is None else [{"role": "system", "content": self.system}]
-        while kept and not self._has_room([*opening, *kept, question]):
-            kept = kept[2:]
-        chunks = self.engine.stream([*opening, *kept, question], references, **self.options)  # type: ignore[arg-type]
-        return kept, chunks  # type: ignore[return-value]
+        while history and not self._has_room([*opening, *history, question]):
+            history = history[2:]
+        chunks = self.engine.stream([*opening, *history, question], references, **self.options)  # type: ignore[arg-type]
+        return history, chunks  # type: ignore[return-value]
 
     def _has_room(self, messages: list[dict[str, str]]) -> bool:
         """Whether the context has room for an answer of the wanted length, or of a quarter of the context."""
@@ -239,13 +239,13 @@ def _command(talk: Conversation, line: str) -> bool:
 
 
 def _show_spans(talk: Conversation) -> None:
-    found = talk.last.spans if talk.last is not None else ()
-    for span in found:
+    spans = talk.last.spans if talk.last is not None else ()
+    for span in spans:
         assert talk.last is not None
         text = " ".join(talk.last.text[span.start_char : span.end_char].split())
         shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
         echo(f"  {span.place.source}: {shown}", err=True)
-    if not found:
+    if not spans:
         echo("  nothing was copied", err=True)
 
 

@@ -58,12 +58,12 @@ def cause(error: OSError | ValueError) -> str:
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[str | Path | None]) -> None:
     """Raise UsageError, before the model runs for nothing, if a file to write, by option, cannot be written, is one
     that is read, or is one that another option writes."""
-    held = {os.path.realpath(each): "an input" for each in inputs if each is not None and str(each) != STDIN}
+    roles = {os.path.realpath(source): "an input" for source in inputs if source is not None and str(source) != STDIN}
     for option, path in outputs.items():
         if path is None or str(path) == STDIN:
             continue
         _check_writable(option, path)
-        if (other := held.setdefault(os.path.realpath(path), option)) != option:
+        if (other := roles.setdefault(os.path.realpath(path), option)) != option:
             raise UsageError(f"{option} {str(path)!r} would replace {other}; name another file")
 
 
@@ -91,13 +91,13 @@ def check_stdout(inputs: Iterable[str | Path]) -> None:
         return
     if not stat.S_ISREG(standing.st_mode):
         return
-    for each in inputs:
+    for source in inputs:
         try:
-            is_same = str(each) != STDIN and os.path.samestat(os.stat(each), standing)
+            is_same = str(source) != STDIN and os.path.samestat(os.stat(source), standing)
         except (OSError, ValueError):  # it cannot be opened either, which is reported then
             continue
         if is_same:
-            raise UsageError(f"{str(each)!r} is read, and stdout is redirected into it; name another file there")
+            raise UsageError(f"{str(source)!r} is read, and stdout is redirected into it; name another file there")
 
 
 def hint_at_file(what: str, text: str, option: str) -> None:
@@ -162,15 +162,15 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
         return message
     names = "|".join(sorted(map(re.escape, options), key=len, reverse=True))
 
-    def option(found: re.Match[str]) -> str:
-        name, value = options[found[1]], found[2]
+    def option(match: re.Match[str]) -> str:
+        name, value = options[match[1]], match[2]
         if not value:
-            return name if "_" in found[1] or "." in found[1] else found[0]  # otherwise it may be an ordinary word
+            return name if "_" in match[1] or "." in match[1] else match[0]  # otherwise it may be an ordinary word
         if value == "=False":
             return "--no-" + name.removeprefix("--")
         return name if value == "=True" else name + " "
 
-    message = re.sub(rf"\A({names})(?:\[\d+\])?(?= (?:must|holds) )", lambda found: options[found[1]], message)
+    message = re.sub(rf"\A({names})(?:\[\d+\])?(?= (?:must|holds) )", lambda match: options[match[1]], message)
     return re.sub(rf"(?<![\w.'\"/-])({names})\b(=True\b|=False\b|= ?|)", option, message)
 
 

@@ -55,18 +55,18 @@ def compare(
     from copyspec.api import compare as compare_runs
     from copyspec.views.race_lines import lines, replay
 
-    found = compare_runs(text, sources, prompt_lookup=True, **options)
-    shown = found.race()
+    comparison = compare_runs(text, sources, prompt_lookup=True, **options)
+    shown = comparison.race()
     if html is not None:
-        write_page(html, [found.to_html()])
+        write_page(html, [comparison.to_html()])
     if json_output:
-        echo(as_json({**comparison_dict(found), "runs": [asdict(lane) for lane in shown.lanes]}))
+        echo(as_json({**comparison_dict(comparison), "runs": [asdict(lane) for lane in shown.lanes]}))
     elif str(html) != STDIN:
         screen = console()
         if race and screen.is_terminal:
             with suppress(KeyboardInterrupt):  # it ends the replay; the results are still to be shown
                 replay(shown, screen)
-        echo(found.copied.text.strip())
+        echo(comparison.copied.text.strip())
         flush_stdout()
         screen.print()
         for line in lines(shown, screen.width):

@@ -39,10 +39,10 @@ def defaults(folder: Path | None = None) -> dict[str, Any]:
     """
     path = settings_file(folder)
     table = None if path is None else _table(path)
-    found = {} if path is None or table is None else dict([_setting(path, *item) for item in table.items()])
-    if "model" in found and "server" not in found:
+    settings = {} if path is None or table is None else dict([_setting(path, *item) for item in table.items()])
+    if "model" in settings and "server" not in settings:
         raise UsageError(f"{path}: a project cannot set 'model' without the 'server' that has it")
-    return found
+    return settings
 
 
 def settings_file(folder: Path | None = None) -> Path | None:
@@ -81,7 +81,7 @@ def _setting(path: Path, key: str, value: object) -> tuple[str, object]:
         hint = f"did you mean {close[0].replace('_', '-')!r}?" if close else f"known are {', '.join(sorted(ALLOWED))}"
         raise UsageError(f"{path}: a project cannot set {brief(key)}; {hint}")
     if name in _LIST_OPTIONS:
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise UsageError(f"{path}: {key} must be a list of strings, got {brief(value)}")
         return name, _from_folder(path.parent, name, value)
     if name == "server":
@@ -109,12 +109,12 @@ def _check_server(path: Path, value: object) -> None:
 def _from_folder(folder: Path, name: str, value: list[str]) -> list[str]:
     """The value of a list option as it is meant in the folder of the settings, wherever copyspec is started."""
     if name == "words":
-        return [str(_inside(folder, each)) for each in value]
+        return [str(_inside(folder, path)) for path in value]
     if name == "exclude":  # a pattern fits there at any depth
-        if empty := [each for each in value if not each.strip("./ ")]:
+        if empty := [pattern for pattern in value if not pattern.strip("./ ")]:
             raise UsageError(f"{folder}: exclude: {empty[0]!r} is the whole folder; name files or folders in it")
         escaped = Path(glob.escape(str(folder)))
-        return [str(inside / each) for each in value for inside in (escaped, escaped / "*")]
+        return [str(inside / pattern) for pattern in value for inside in (escaped, escaped / "*")]
     return value
 
 

@@ -108,35 +108,35 @@ class ReportOptions:
         from copyspec.cli.lint_reports import RdjsonLister, SarifLister
         from copyspec.pipelines import base_of_diff
 
-        found: list[Listener] = []
+        listeners: list[Listener] = []
         if self.shows_text:
-            found.append(reports.TextPrinter())
+            listeners.append(reports.TextPrinter())
         if self.diff:
             base = base_of_diff([path for path in inputs if path != STDIN])
             if base != os.getcwd():
                 self.tell(f"copyspec: the diff names files from {base!r}: apply it there")
-            found.append(reports.DiffPrinter(base, files))
+            listeners.append(reports.DiffPrinter(base, files))
         if self.listed is not None:
             listers = {"rdjson": RdjsonLister, "sarif": SarifLister}
             make = listers.get(self.listed)
-            found.append(make(files) if make is not None else reports.EditLister(self.listed, encoding))
+            listeners.append(make(files) if make is not None else reports.EditLister(self.listed, encoding))
         if self.place is not None:
-            found.append(reports.Explainer(self.place[1]))
+            listeners.append(reports.Explainer(self.place[1]))
         if self.edits is not None:
-            found.append(reports.EditWriter(self.edits, encoding, files))
+            listeners.append(reports.EditWriter(self.edits, encoding, files))
         if self.html is not None:
             decides = not self.writes and STDIN not in inputs
-            found.append(reports.PageWriter(self.html, inputs, files, with_decisions=decides))
+            listeners.append(reports.PageWriter(self.html, inputs, files, with_decisions=decides))
         if self.m2 is not None:
-            found.append(reports.M2Writer(self.m2, files))
+            listeners.append(reports.M2Writer(self.m2, files))
         if logger.isEnabledFor(logging.INFO):
-            found.append(reports.RefusalLogger(logger.info))
+            listeners.append(reports.RefusalLogger(logger.info))
         else:
             # Of a run that only looks, it is an error: what is not read may hold mistakes.
-            found.append(reports.UnreadableReporter(lambda line: self.tell(line, is_error=self.only_looks)))
+            listeners.append(reports.UnreadableReporter(lambda line: self.tell(line, is_error=self.only_looks)))
         if not self.quiet and not self.asks and sys.stderr.isatty() and STDIN not in inputs:
-            found.append(reports.ProgressBar(inputs, files))
-        return found
+            listeners.append(reports.ProgressBar(inputs, files))
+        return listeners
 
     def tell(self, line: str, *, is_error: bool = False) -> None:
         """Print a line on stderr; with `quiet` only errors."""
@@ -203,7 +203,7 @@ def run_files(
     except OSError as error:
         raise UsageError(f"--apply {str(decisions)!r}: {cause(error)}") from error
     if decided is not None:
-        names = {each.name for each in decided}
+        names = {file.name for file in decided}
         inputs = [path for path in inputs if os.path.basename(path) in names]
     if not inputs:
         report_options.tell("copyspec: no files to correct")
@@ -281,8 +281,8 @@ def _tell_backup(report: FileReport, suffix: str | None, report_options: ReportO
     is_numbered = report.backup is not None and not report.backup.endswith(f"{suffix}")
     if report.backup is not None and is_numbered:
         name = os.path.join(os.path.dirname(report.path), os.path.basename(report.backup))
-        kept = name if os.path.realpath(name) == report.backup else report.backup
-        report_options.tell(f"copyspec: {report.path}: an older backup exists and is kept; this one is {kept}")
+        backup = name if os.path.realpath(name) == report.backup else report.backup
+        report_options.tell(f"copyspec: {report.path}: an older backup exists and is kept; this one is {backup}")
     return is_numbered
 
 

@@ -103,9 +103,9 @@ def _linear_layers() -> str:
 def _devices() -> str:
     import torch
 
-    found = [f"cpu ({torch.get_num_threads()} threads)"]
-    found += [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]
-    return ", ".join(found)
+    devices = [f"cpu ({torch.get_num_threads()} threads)"]
+    devices += [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]
+    return ", ".join(devices)
 
 
 def _default_model() -> str:
@@ -143,8 +143,8 @@ def _self_test(model: str | None) -> int:
 def _gpu_test(model: str | None) -> int:
     quiet_libraries()
     is_good = True
-    for name, found, passed in gpu_checks(model):
-        echo(f"{name:<22} {found}")
+    for name, finding, passed in gpu_checks(model):
+        echo(f"{name:<22} {finding}")
         is_good = is_good and passed
     return 0 if is_good else 1
 

@@ -130,11 +130,11 @@ class _NewVersions:
             file.write(edited.text.encode("utf-8", "surrogateescape"))
         return file.kept
 
-    def show(self, path: str, edited: Edited, kept: Path | None) -> None:
+    def show(self, path: str, edited: Edited, backup: Path | None) -> None:
         """Print a new version that goes to stdout, or the backup's name."""
         target = self._target(path)
-        if kept is not None:
-            self.tell(f"copyspec: the old {os.fspath(target or path)} is kept as {os.fspath(kept)}")
+        if backup is not None:
+            self.tell(f"copyspec: the old {os.fspath(target or path)} is kept as {os.fspath(backup)}")
         if target is not None or self.check:
             return
         lines = [edited.text] if self.whole else edited.diff(self.name(path))
@@ -168,7 +168,7 @@ def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, 
             text = decoded_text(data)
             tried = shown.tried(path)
             edited = pipeline(text, instruction, path=path)
-            kept = shown.write(path, edited, data, tried) if edited.refusal is None else None
+            backup = shown.write(path, edited, data, tried) if edited.refusal is None else None
         except (OSError, ValueError) as error:
             echo(f"copyspec: {reason(path, error)}", err=True)
             failed += 1
@@ -177,7 +177,7 @@ def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, 
             echo(f"copyspec: {path} is left unchanged: {in_options(edited.refusal.detail, LIMITS)}", err=True)
             failed += 1
             continue
-        shown.show(path, edited, kept)  # a failing stdout is not the file's failure: it ends the run
+        shown.show(path, edited, backup)  # a failing stdout is not the file's failure: it ends the run
         changed += edited.changed
         stats = edited.result.stats if edited.result is not None else None
         counters = "nothing to do"

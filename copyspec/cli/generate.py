@@ -91,7 +91,7 @@ def generate(
     text, sources, options = texts.read(prompt, {"--html": html, "--trace": trace})
     if trace is not None and (compare or str(trace) == STDIN):
         raise UsageError("--trace needs a file of its own, and a run without --compare")
-    hidden = [name for name, given in (("--spans", spans), ("--watch", watched), ("--stream", stream)) if given]
+    hidden = [name for name, is_given in (("--spans", spans), ("--watch", watched), ("--stream", stream)) if is_given]
     if compare and hidden:
         raise UsageError(f"--compare shows both outputs at the end; leave {hidden[0]} out")
     if logprobs is not None and not json_output:
@@ -117,7 +117,7 @@ def generate(
         "rendered": rendered,
         "logprobs": logprobs,
         "draft_model": draft_model or None,
-        "datastore": [_opened(each, folder) for each in datastore or ()] or None,
+        "datastore": [_opened(name, folder) for name in datastore or ()] or None,
         "max_draft_nodes": max_draft_nodes,
         "drafter": drafter,
         "trace": trace is not None,
@@ -130,7 +130,7 @@ def generate(
             write_page(html, [comparison.to_html()])
         print_notes(comparison.copied, with_stats=stats)
         return 0 if comparison.equal else 1
-    shows = [name for name, given in (("--json", json_output), ("--spans", spans), ("--watch", watched)) if given]
+    shows = [name for name, is_given in (("--json", json_output), ("--spans", spans), ("--watch", watched)) if is_given]
     if len(shows) > 1:
         raise UsageError(f"{' and '.join(shows)} show the output in two ways; give one")
     streams = stream if stream is not None else sys.stdout.isatty() and not shows

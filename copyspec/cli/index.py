@@ -115,10 +115,10 @@ def add(
             from copyspec.retrievers import HuggingFaceEmbedder
 
             embed = HuggingFaceEmbedder(str(encoder), prefix=prefix)
-        found = reader.passages(documents, max_chars)
+        passages = reader.passages(documents, max_chars)
         how = _Vectors(embed, search, language, kind == "hybrid", duplicates, reader.stamps)
         try:
-            corpus = _add_vectors(corpora, name, found, how)
+            corpus = _add_vectors(corpora, name, passages, how)
         finally:
             if isinstance(embed, ServerEmbedder):
                 embed.close()
@@ -154,8 +154,8 @@ def _check(
         others["--model"] = model
     if kind not in ("bm25", "hybrid"):
         others["--language"] = language
-    for option, given in others.items():
-        if given:
+    for option, value in others.items():
+        if value:
             raise UsageError(f"{option} has no effect with --kind {kind}: leave it out, or name another kind")
 
 
@@ -173,11 +173,11 @@ def list_(folder: _Folder = DEFAULT_FOLDER, json_output: _Json = False) -> int:
         damaged.append(name)
         echo(f"left out {name!r}: {error}", err=True)
 
-    found = Corpora(folder.expanduser()).all(leave_out)
+    corpora = Corpora(folder.expanduser()).all(leave_out)
     if json_output:
-        echo(as_json([asdict(corpus) for corpus in found]))
+        echo(as_json([asdict(corpus) for corpus in corpora]))
     else:
-        for corpus in found:
+        for corpus in corpora:
             echo(_line(corpus))
     return FAILED if damaged else 0
 
@@ -204,19 +204,19 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:_MAX_LISTED])) + more
 
 
-def corpus_folder(option: str, given: str, folder: Path) -> Path:
+def corpus_folder(option: str, value: str, folder: Path) -> Path:
     """The folder of a corpus, given as a folder or as a name in `folder`."""
     from copyspec.retrievers import Corpora
 
     corpora = Corpora(folder.expanduser())
-    is_name = given in corpora.names()  # the folder of the texts often has the name of their corpus
-    if Path(given).is_dir() and (Corpora.is_index(Path(given)) or not is_name):
-        return Path(given)
+    is_name = value in corpora.names()  # the folder of the texts often has the name of their corpus
+    if Path(value).is_dir() and (Corpora.is_index(Path(value)) or not is_name):
+        return Path(value)
     if is_name:
-        return corpora.path(given)
-    held = ", ".join(map(repr, corpora.names())) or "none"
+        return corpora.path(value)
+    names = ", ".join(map(repr, corpora.names())) or "none"
     raise UsageError(
-        f"{option} {given!r} is neither a folder nor a corpus in {str(corpora.folder)!r}, which holds {held}"
+        f"{option} {value!r} is neither a folder nor a corpus in {str(corpora.folder)!r}, which holds {names}"
     )
 
 
@@ -309,19 +309,21 @@ class _Vectors:
     stamps: dict[str, str]
 
 
-def _add_vectors(corpora: Corpora, name: str, found: list[Passage], how: _Vectors) -> Corpus:
+def _add_vectors(corpora: Corpora, name: str, passages: list[Passage], how: _Vectors) -> Corpus:
     from copyspec.retrievers import FaissOptions
 
     options: FaissOptions | Literal["exact"] | None = "exact" if how.search == "exact" else None
     if how.search is not None and options is None:
         options = FaissOptions(kind=how.search)  # type: ignore[arg-type]
-    with _progress("encoding", len(found)) as step:
+    with _progress("encoding", len(passages)) as step:
         encode = _Encoding(how.embed, step)
         if not how.by_words_too:
-            return corpora.add_dense(name, found, encode, options=options, duplicates=how.duplicates, stamps=how.stamps)
+            return corpora.add_dense(
+                name, passages, encode, options=options, duplicates=how.duplicates, stamps=how.stamps
+            )
         return corpora.add_hybrid(
             name,
-            found,
+            passages,
             encode,
             language=how.language,
             options=options,

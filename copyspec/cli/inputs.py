@@ -41,23 +41,23 @@ def inputs_of(
     exclude = list(dict.fromkeys([*exclude, *defaults().get("exclude", ())]))  # the project's are always left out
     skipped = Skipped()
     exclude = [*exclude, *without(words)]
-    found = expand(
+    inputs = expand(
         paths, suffixes=suffixes_of(format), exclude=exclude, skipped=skipped, backup=backup or BACKUP_SUFFIX
     )
     closed = [path for path, reason in skipped.found if reason == "unreadable"]
-    if line := Skipped([each for each in skipped.found if each[1] != "unreadable"]).line():
+    if line := Skipped([file for file in skipped.found if file[1] != "unreadable"]).line():
         is_listed = logger.isEnabledFor(logging.INFO)
         report_options.tell(f"copyspec: skipped: {line}" + ("" if is_listed else "; copyspec -v gec ... names them"))
     for path, reason in skipped.found:
         logger.info("skipped: %s (%s)", path, reason)
     for path in closed:
         report_options.tell(f"copyspec: {path}: this folder cannot be read: check its permissions", is_error=True)
-    if not found:
+    if not inputs:
         for line in _exclusions(skipped, exclude):
             report_options.tell(line)
-    if STDIN in found and len(found) > 1:
+    if STDIN in inputs and len(inputs) > 1:
         raise UsageError("- is stdin and must be the only input; correct the other files in another run")
-    return found, not closed
+    return inputs, not closed
 
 
 def _exclusions(skipped: Skipped, exclude: Sequence[str]) -> Iterator[str]:

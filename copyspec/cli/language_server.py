@@ -136,8 +136,8 @@ class _NotWantedError(Exception):
 class _Interrupted:
     """A cache whose `add` ends the check when its text is not wanted any longer: parts are finished many at a time."""
 
-    def __init__(self, held: OutcomeCache, is_wanted: Callable[[], bool]) -> None:
-        self._held, self._is_wanted = held, is_wanted
+    def __init__(self, cache: OutcomeCache, is_wanted: Callable[[], bool]) -> None:
+        self._held, self._is_wanted = cache, is_wanted
 
     def get(self, text: str) -> Outcome | None:
         return self._held.get(text)
@@ -232,7 +232,7 @@ def serve(checker: Checker, delay: float) -> None:
 def make_server(texts: OpenTexts, delay: float) -> LanguageServer:
     """Create the server. `delay`: seconds without a change before a text is checked again."""
     server = LanguageServer("copyspec", copyspec.__version__)
-    found: dict[str, DiagnosedText] = {}
+    by_uri: dict[str, DiagnosedText] = {}
 
     async def look(uri: str, seconds: float) -> None:
         """Check a text after `seconds`, unless it changes before."""
@@ -252,11 +252,11 @@ def make_server(texts: OpenTexts, delay: float) -> LanguageServer:
         if edits is None:
             return
         converter = PositionConverter(text, server.workspace.position_encoding)
-        found[uri] = DiagnosedText(
+        by_uri[uri] = DiagnosedText(
             version, [diagnostic(text, edit, converter) for edit in edits], [e.replacement for e in edits]
         )
         server.text_document_publish_diagnostics(
-            lsp.PublishDiagnosticsParams(uri, found[uri].diagnostics, version=version)
+            lsp.PublishDiagnosticsParams(uri, by_uri[uri].diagnostics, version=version)
         )
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
@@ -273,7 +273,7 @@ def make_server(texts: OpenTexts, delay: float) -> LanguageServer:
     def closed(params: lsp.DidCloseTextDocumentParams) -> None:
         uri = params.text_document.uri
         texts.closed(uri)
-        found.pop(uri, None)
+        by_uri.pop(uri, None)
         server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, []))
 
     @server.feature(lsp.SHUTDOWN)
@@ -285,36 +285,38 @@ def make_server(texts: OpenTexts, delay: float) -> LanguageServer:
     @server.feature(lsp.TEXT_DOCUMENT_CODE_ACTION, lsp.CodeActionOptions(code_action_kinds=kinds))
     def actions(params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
         uri = params.text_document.uri
-        held = found.get(uri)
-        if held is None or held.version != server.workspace.get_text_document(uri).version:
+        diagnosed = by_uri.get(uri)
+        if diagnosed is None or diagnosed.version != server.workspace.get_text_document(uri).version:
             return []
-        return actions_of(uri, held, params)
+        return actions_of(uri, diagnosed, params)
 
     return server
 
 
-def actions_of(uri: str, found: DiagnosedText, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
+def actions_of(uri: str, diagnosed: DiagnosedText, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
     """A code action for each correction in the requested range, and one for all corrections of the text."""
-    pairs = list(zip(found.diagnostics, found.replacements, strict=True))
+    pairs = list(zip(diagnosed.diagnostics, diagnosed.replacements, strict=True))
     made = [
         lsp.CodeAction(
-            title=_title(each.message, replacement),
+            title=_title(finding.message, replacement),
             kind=lsp.CodeActionKind.QuickFix,
-            diagnostics=[each],
+            diagnostics=[finding],
             is_preferred=True,
-            edit=lsp.WorkspaceEdit(changes={uri: [lsp.TextEdit(each.range, replacement)]}),
+            edit=lsp.WorkspaceEdit(changes={uri: [lsp.TextEdit(finding.range, replacement)]}),
         )
-        for each, replacement in pairs
-        if _meet(each.range, params.range)
+        for finding, replacement in pairs
+        if _meet(finding.range, params.range)
     ]
     if pairs:
-        edits = [lsp.TextEdit(each.range, replacement) for each, replacement in pairs]
+        edits = [lsp.TextEdit(finding.range, replacement) for finding, replacement in pairs]
         title = f"Make all {len(pairs)} corrections of copyspec"
         everything = lsp.WorkspaceEdit(changes={uri: edits})
         made.append(lsp.CodeAction(title=title, kind=lsp.CodeActionKind.SourceFixAll, edit=everything))
     wanted = [_value(kind) for kind in params.context.only or ()]
     return [
-        each for each in made if not wanted or any(f"{_value(each.kind)}.".startswith(f"{kind}.") for kind in wanted)
+        action
+        for action in made
+        if not wanted or any(f"{_value(action.kind)}.".startswith(f"{kind}.") for kind in wanted)
     ]
 
 

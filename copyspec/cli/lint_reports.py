@@ -106,7 +106,7 @@ class SarifLister(ResultLister):
     def _frame(self) -> tuple[str, str]:
         from copyspec.pipelines import KINDS
 
-        rules = [{"id": each, "shortDescription": {"text": f"A correction of the kind {each!r}"}} for each in KINDS]
+        rules = [{"id": name, "shortDescription": {"text": f"A correction of the kind {name!r}"}} for name in KINDS]
         driver: dict[str, Any] = {"name": "copyspec", "version": copyspec.__version__, "rules": rules}
         run = json.dumps({"tool": {"driver": driver}, "columnKind": "unicodeCodePoints"}).removesuffix("}")
         return f'{{"$schema": "{_SCHEMA}", "version": "2.1.0", "runs": [{run}, "results": [\n', "\n]}]}"

@@ -50,7 +50,7 @@ def lsp(
 
     settings = defaults()
     guards = {name: settings[name] for name in GuardOptions.__dataclass_fields__ if name in settings}
-    guards["words"] = words_of([Path(each) for each in settings.get("words", ())])
+    guards["words"] = words_of([Path(path) for path in settings.get("words", ())])
     guards["protect"] = tuple(settings.get("protect", ()))
     try:
         options = ModelOptions(by_sentence=settings.get("by_sentence"))

@@ -42,15 +42,16 @@ def list_models() -> None:
         _below(f"{alias.license}; {alias.hub}")
         installed = alias.installed_file()
         _below(install_hint(alias) if not here else str(installed or place(alias)))
-    if kept := made():
+    if converted := made():
         current = tuple(f"{place(alias).name}-" for alias in ALIASES.values())
         echo(f"\nConverted models in {cache_folder() / 'models'}; `copyspec models remove NAME` frees the space:")
-        for folder, bytes_ in kept:
+        for folder, bytes_ in converted:
             is_old = any(_is_of(name, folder) for name in ALIASES) and not f"{folder.name}-".startswith(current)
             echo(f"{bytes_ / 1e6:>15.0f} MB  {_name(folder)}{'  (of another version of copyspec)' if is_old else ''}")
     try:
         chosen, corrector = (
-            DEFAULT if each == str(BUNDLED) else each for each in (choose_default(), choose_default(corrects=True))
+            DEFAULT if choice == str(BUNDLED) else choice
+            for choice in (choose_default(), choose_default(corrects=True))
         )
     except LoadError:
         chosen = corrector = "none"
@@ -82,12 +83,12 @@ def remove(
     from copyspec.models.model_cache import made
     from copyspec.models.model_cache import remove as remove_folder
 
-    kept = [folder for folder, _ in made()]
+    folders = [folder for folder, _ in made()]
     removed = dict[Path, None]()
     for name in names:
-        chosen = [each for each in kept if each.name == name or (name in ALIASES and _is_of(name, each))]
+        chosen = [folder for folder in folders if folder.name == name or (name in ALIASES and _is_of(name, folder))]
         if not chosen:
-            there = ", ".join(_name(folder) for folder in kept) or "nothing"
+            there = ", ".join(_name(folder) for folder in folders) or "nothing"
             raise UsageError(f"{name!r} is not in the cache, which holds {there}")
         removed |= dict.fromkeys(chosen)
     for folder in removed:

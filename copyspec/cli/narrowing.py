@@ -52,17 +52,17 @@ def narrow_inputs(
     return inputs, selections
 
 
-def kinds_of(given: str) -> set[str]:
+def kinds_of(value: str) -> set[str]:
     """The kinds that `--kinds` names. Raises UsageError for unknown ones."""
     from copyspec.pipelines import KINDS
 
-    named = [each.strip() for each in given.split(",")]
-    without = {each.removeprefix("-") for each in named if each.startswith("-")}
-    only = {each for each in named if not each.startswith("-")}
+    named = [kind.strip() for kind in value.split(",")]
+    without = {kind.removeprefix("-") for kind in named if kind.startswith("-")}
+    only = {kind for kind in named if not kind.startswith("-")}
     if unknown := sorted((without | only) - set(KINDS)):
         raise UsageError(f"--kinds {unknown[0]!r}: name some of {', '.join(KINDS)}")
     if without and only:
-        raise UsageError(f"--kinds {given!r} names kinds to take and kinds to leave out; use only one of the two")
+        raise UsageError(f"--kinds {value!r} names kinds to take and kinds to leave out; use only one of the two")
     return only or set(KINDS) - without
 
 
@@ -114,7 +114,7 @@ def _commit(path: str, folder: str, revision: str) -> str:
 
 def _with_carriage_returns(file: Path, ranges: Sequence[range]) -> list[range]:
     """The lines in `ranges`, counted by git, as `ChangedLines` counts them: a lone carriage return ends a line, too."""
-    bounds = {bound for each in ranges for bound in (each.start, each.stop)}
+    bounds = {bound for span in ranges for bound in (span.start, span.stop)}
     number, lone = 1, 0
     moved = {number: number}
     with open_input(file) as stream:
@@ -122,7 +122,7 @@ def _with_carriage_returns(file: Path, ranges: Sequence[range]) -> list[range]:
             lone += line.count(b"\r") - line.endswith(b"\r\n")
             if number in bounds:
                 moved[number] = number + lone
-    return [range(moved.get(each.start, number + lone), moved.get(each.stop, number + lone)) for each in ranges]
+    return [range(moved.get(span.start, number + lone), moved.get(span.stop, number + lone)) for span in ranges]
 
 
 def _without_filters(folder: str) -> dict[str, str]:
@@ -133,23 +133,23 @@ def _without_filters(folder: str) -> dict[str, str]:
     if listed is None and _git(folder, "config", *looked_up):
         raise UsageError("--since needs git 2.26 or newer, which says where a filter is configured")
     listed = listed or b""
-    scopes, names = ([os.fsdecode(each) for each in listed.split(b"\0")[start::2]] for start in (0, 1))
+    scopes, names = ([os.fsdecode(field) for field in listed.split(b"\0")[start::2]] for start in (0, 1))
     own = (name for scope, name in zip(scopes, names, strict=False) if scope in ("local", "worktree"))
     return {name: "false" if name.endswith(".required") else "" for name in own}
 
 
 def _git(folder: str, *arguments: str, settings: Mapping[str, str] | None = None) -> bytes | None:
     """The output of git in a folder; None if it fails. Programs configured by the repository are not started."""
-    given = {"core.fsmonitor": "false", "core.hooksPath": os.devnull, "core.quotePath": "false", **(settings or {})}
+    config = {"core.fsmonitor": "false", "core.hooksPath": os.devnull, "core.quotePath": "false", **(settings or {})}
     # Not as -c name=value: a name may hold "=".
     first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
-    environment = {**os.environ, "GIT_CONFIG_COUNT": str(first + len(given)), "GIT_OPTIONAL_LOCKS": "0"}
+    environment = {**os.environ, "GIT_CONFIG_COUNT": str(first + len(config)), "GIT_OPTIONAL_LOCKS": "0"}
     # A file may be named [a].txt or :x. Git refuses the first variable beside the others.
     environment |= {"GIT_LITERAL_PATHSPECS": "1", "GIT_GLOB_PATHSPECS": "0", "GIT_ICASE_PATHSPECS": "0"}
     environment |= {"GIT_NOGLOB_PATHSPECS": "0"}
     # A partial clone fetches what it lacks, by any program its configuration names: with no protocol it cannot.
     environment |= {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", "GIT_TERMINAL_PROMPT": "0"}
-    for number, (name, value) in enumerate(given.items(), start=first):
+    for number, (name, value) in enumerate(config.items(), start=first):
         environment |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
     command = [_program(), "--no-pager", "-C", folder, *arguments]
     try:

@@ -26,10 +26,10 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if not is_dataclass(kind):
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
             continue
-        hints, described = get_type_hints(kind), [each for each in fields(kind) if "help" in each.metadata]
-        made = [_parameter(each, hints[each.name], *titles) for each in described]
+        hints, described = get_type_hints(kind), [field for field in fields(kind) if "help" in field.metadata]
+        made = [_parameter(field, hints[field.name], *titles) for field in described]
         parameters += made
-        kinds[parameter.name] = kind, {each.name: field for each, field in zip(made, described, strict=True)}
+        kinds[parameter.name] = kind, {option.name: field for option, field in zip(made, described, strict=True)}
 
     @wraps(command)
     def called(**values: Any) -> Any:
@@ -41,7 +41,7 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
         name: option for kind, _ in kinds.values() for name, option in option_names(kind).items()
     }
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return called
 
 
@@ -51,7 +51,7 @@ def option_names(kind: Any) -> dict[str, str]:
 
 
 def _name(field: Field[Any]) -> str:
-    named = (each for each in field.metadata["names"] if each.startswith("--"))
+    named = (name for name in field.metadata["names"] if name.startswith("--"))
     return next(named, f"--{field.name.replace('_', '-')}")
 
 

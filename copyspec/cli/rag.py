@@ -91,7 +91,7 @@ def rag(
     path = corpus_folder("--index", index, folder)
     try:
         embedder = None if embedder_server is None else embedder_of(embedder_server, encoder, server.api_key_file)
-        retriever, held = load_corpus(path, encode=embedder or encoder)
+        retriever, corpus = load_corpus(path, encode=embedder or encoder)
     except (ValueError, IndexFileError) as error:
         raise UsageError(in_options(str(error), {"encode": "--encoder"})) from error
     engine: Engine | Remote | None = remote
@@ -103,7 +103,7 @@ def rag(
     k = passages or _PASSAGES
     is_list = question is None and not sys.stdin.isatty()  # on a terminal questions stand above their answers already
     answerer = _Answerer(
-        retriever, held, engine, instruction, max_new_tokens, stride, k, stream, json_output, html, is_list
+        retriever, corpus, engine, instruction, max_new_tokens, stride, k, stream, json_output, html, is_list
     )
     with usage_told(remote), closing(embedder) if embedder is not None else nullcontext():
         if question is not None:
@@ -210,14 +210,14 @@ class _Answerer:
         )
         if not self.stream:
             return answers(question)
-        answer, begins, given = None, 0, 0
+        answer, begins, shown = None, 0, 0
         for chunk in answers.stream(question):
             at = 0
-            for number, cited in enumerate(chunk.citations, given + 1):
+            for number, cited in enumerate(chunk.citations, shown + 1):
                 echo(f"{chunk.text[at : cited.end - begins]} [{number}]", end="")
                 at = cited.end - begins
             echo(chunk.text[at:], end="", flush=True)
-            begins, given = begins + len(chunk.text), given + len(chunk.citations)
+            begins, shown = begins + len(chunk.text), shown + len(chunk.citations)
             answer = chunk.answer
         assert answer is not None
         if answer.text:
@@ -254,7 +254,9 @@ def _provenance(answer: str, citations: Sequence[Citation], passages: Sequence[P
     """The quoted parts of an answer with the passages they were found in."""
     from copyspec.views.provenance import CopiedPiece, Provenance, SourceText, TextPlace
 
-    numbers = {document: number for number, document in enumerate(dict.fromkeys(each.document for each in citations))}
+    numbers = {
+        document: number for number, document in enumerate(dict.fromkeys(citation.document for citation in citations))
+    }
     sources = []
     for index in numbers:
         passage = passages[index]
@@ -315,12 +317,12 @@ class _AnswerView:
         """The answer, unless already printed, and a line for each quoted part; of one that is all of it the place."""
         doubt = [] if self.is_sure else ["(perhaps: this is not sure)"]
         lines = doubt if is_shown else ["".join(("" if self.is_sure else "Perhaps: ", self.answer))]
-        for number, each in enumerate(self.sources, 1):
+        for number, source in enumerate(self.sources, 1):
             mark = f"[{number}] " if is_shown else ""
-            page = f", page {each.page}" if each.page else ""
-            place = f"{_shown(each.document)}{page}, characters {each.document_start} to {each.document_end}"
-            is_whole = each.quote.strip() == self.answer.strip()
-            lines.append(f"{mark}{place}" if is_whole else f"{mark}{place}: {' '.join(each.quote.split())}")
+            page = f", page {source.page}" if source.page else ""
+            place = f"{_shown(source.document)}{page}, characters {source.document_start} to {source.document_end}"
+            is_whole = source.quote.strip() == self.answer.strip()
+            lines.append(f"{mark}{place}" if is_whole else f"{mark}{place}: {' '.join(source.quote.split())}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, object]:

@@ -47,8 +47,8 @@ class ServerOptions:
             return None
         local: dict[str, object] = {"--device": named.device, "--dtype": named.dtype, "--adapter": named.adapter}
         local |= {"--threads": named.threads, **(others or {})}
-        if given := [name for name, value in local.items() if value not in (None, False, "auto", [], ())]:
-            raise UsageError(f"{given[0]} is for a model in this process: leave it out with --server")
+        if names := [name for name, value in local.items() if value not in (None, False, "auto", [], ())]:
+            raise UsageError(f"{names[0]} is for a model in this process: leave it out with --server")
         import copyspec
 
         settings |= {"dialect": self.dialect, "api_key": _key(self.server, self.api_key_file)}

@@ -90,10 +90,10 @@ class UnreadableReporter:
         self._tell, self._reported = tell, ""
 
     def part(self, path: str, form: Format, done: Done[FileJob]) -> None:
-        found = next((refusal for refusal in done.refused if refusal.reason in UNREADABLE), None)
-        if found is not None and self._reported != path:
+        refusal = next((refusal for refusal in done.refused if refusal.reason in UNREADABLE), None)
+        if refusal is not None and self._reported != path:
             self._reported = path
-            detail = in_options(found.detail, {"encoding": "--encoding"})
+            detail = in_options(refusal.detail, {"encoding": "--encoding"})
             self._tell(f"copyspec: {path} {detail}; such parts are left unchanged")
 
     def end(self, report: FileReport) -> None:
@@ -165,10 +165,11 @@ class Explainer:
                 continue
             self._has_text = True
             checked = piece.checked
-            for each in checked.verdicts:
-                would = replacing(text[each.edit.start : each.edit.end], each.edit.replacement)
-                why = f"refused ({each.refusal.reason}): {each.refusal.detail}" if each.refusal else f"made: {would}"
-                echo(f"{path}:{self._line}: {why}\n  {each.account()}")
+            for verdict in checked.verdicts:
+                would = replacing(text[verdict.edit.start : verdict.edit.end], verdict.edit.replacement)
+                refusal = verdict.refusal
+                why = f"refused ({refusal.reason}): {refusal.detail}" if refusal else f"made: {would}"
+                echo(f"{path}:{self._line}: {why}\n  {verdict.account()}")
             if not checked.verdicts:
                 left = checked.refusal
                 why = f"left alone ({left.reason}): {left.detail}" if left else "the model changes nothing"
@@ -199,8 +200,8 @@ class EditWriter:
         assert done.part is not None
         self._rows = self._rows or EditRows(path, encoding=self._encoding)
         for row, edit in zip(self._rows.rows(done.part, done.edits), done.edits, strict=True):
-            found = {"kind": kind_of(str(row["orig"]), edit.replacement), "margin": edit.margin}
-            self._write(json.dumps(row | found, ensure_ascii=True).encode() + b"\n")
+            fields = {"kind": kind_of(str(row["orig"]), edit.replacement), "margin": edit.margin}
+            self._write(json.dumps(row | fields, ensure_ascii=True).encode() + b"\n")
 
     def end(self, report: FileReport) -> None:
         self._rows = None

@@ -61,7 +61,7 @@ def serve(
     Besides OpenAI's fields, including prediction, requests may set references, edit_source and spans. For many users
     or a GPU, run vLLM with the copyspec plug-in: docs/integrations/vllm.md.
     """
-    missing = [each for each in REQUIRED_PACKAGES if importlib.util.find_spec(each) is None]
+    missing = [package for package in REQUIRED_PACKAGES if importlib.util.find_spec(package) is None]
     if missing:
         raise UsageError(f"serve needs {', '.join(missing)}: {install('serve')}")
     from copyspec.server.listening import address_of, is_local, listen, uvicorn_server

@@ -30,26 +30,26 @@ def write_page(path: Path, pieces: Iterable[str]) -> None:
             file.write(piece.encode("utf-8", "replace"))
 
 
-def print_coloured(found: Provenance) -> None:
+def print_coloured(provenance: Provenance) -> None:
     """Print the text on stdout, coloured if that is a terminal, and the legend of colours on stderr."""
     from copyspec.views.terminal import coloured
 
     screen = console(soft_wrap=True)
     if screen.is_terminal:
-        screen.print(coloured(found, screen), soft_wrap=True)
+        screen.print(coloured(provenance, screen), soft_wrap=True)
     else:
-        echo(found.text)
-    print_legend(found)
+        echo(provenance.text)
+    print_legend(provenance)
 
 
-def print_legend(found: Provenance, order: Sequence[str] = ()) -> None:
+def print_legend(provenance: Provenance, order: Sequence[str] = ()) -> None:
     """Print on stderr which number is which source, and without colours what was copied."""
     from copyspec.views.terminal import has_colours, legend
 
     screen = console(err=True)
     # The text is on stdout, and the colours of its sources are explained here.
     listed = not (has_colours(console()) and has_colours(screen))
-    for line in legend(found, screen, order, listed=listed):
+    for line in legend(provenance, screen, order, listed=listed):
         screen.print(line, soft_wrap=not screen.is_terminal)
 
 
@@ -115,7 +115,7 @@ def watch(chunks: Iterator[Chunk], codec: Codec) -> Result:
     growing, pieces = GrowingText(screen), _Pieces(codec)
     started, tokens, passes, copied = perf_counter(), 0, 0, 0
     result: Result | None = None
-    found: Provenance | None = None
+    provenance: Provenance | None = None
     with Live(console=screen, auto_refresh=False, vertical_overflow="visible") as live:
         for chunk in chunks:
             passes, tokens = passes + 1, tokens + len(chunk.token_ids)
@@ -130,11 +130,11 @@ def watch(chunks: Iterator[Chunk], codec: Codec) -> Result:
             live.update(growing.tail(f"{counters}, {seconds:.1f} s"), refresh=True)
             result = chunk.result or result
         if result is not None:
-            found = result.provenance()
-            growing.finish(found)
+            provenance = result.provenance()
+            growing.finish(provenance)
         live.update(growing.tail(), refresh=True)
-    assert result is not None and found is not None
-    print_legend(found, growing.order)
+    assert result is not None and provenance is not None
+    print_legend(provenance, growing.order)
     return result
 
 

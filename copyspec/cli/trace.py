@@ -28,25 +28,25 @@ def trace(
 
     check_outputs({"--html": html}, [file])
     try:
-        found = Trace.load(file)
+        loaded = Trace.load(file)
     except OSError as error:
         raise UsageError(f"{file}: {cause(error)}") from error
-    if number is not None and not 1 <= number <= len(found.passes):
-        raise UsageError(f"--pass {number}: the trace has passes 1 to {len(found.passes)}")
+    if number is not None and not 1 <= number <= len(loaded.passes):
+        raise UsageError(f"--pass {number}: the trace has passes 1 to {len(loaded.passes)}")
     if html is not None:
-        write_page(html, trace_page(found))
+        write_page(html, trace_page(loaded))
         if str(html) == STDIN:
             return
     screen = console()
-    longest = max((each.times.total for each in found.passes), default=0.0)
+    longest = max((pass_.times.total for pass_ in loaded.passes), default=0.0)
     if number is not None:
-        screen.print(pass_line(found, number - 1, longest), no_wrap=True, overflow="ellipsis")
-        for line in tree_lines(found, found.passes[number - 1]):
+        screen.print(pass_line(loaded, number - 1, longest), no_wrap=True, overflow="ellipsis")
+        for line in tree_lines(loaded, loaded.passes[number - 1]):
             screen.print(line, no_wrap=True, overflow="ellipsis")
         return
-    for text in summary(found):
+    for text in summary(loaded):
         screen.print(text, markup=False)
-    if found.passes:
+    if loaded.passes:
         screen.print(PASS_HEADS, style="dim", no_wrap=True, overflow="ellipsis")
-    for index in range(len(found.passes)):
-        screen.print(pass_line(found, index, longest), no_wrap=True, overflow="ellipsis")
+    for index in range(len(loaded.passes)):
+        screen.print(pass_line(loaded, index, longest), no_wrap=True, overflow="ellipsis")

@@ -42,14 +42,14 @@ class Card:
         """Read the answer of /models; anything else is an empty card."""
         try:
             listed = json.loads(data)["data"]
-            cards = [each for each in listed if isinstance(each, dict) and isinstance(each.get("id"), str)]
+            cards = [card for card in listed if isinstance(card, dict) and isinstance(card.get("id"), str)]
         except (ValueError, KeyError, TypeError, RecursionError):
             return cls()
-        card = next((each for each in cards if each["id"] == model), cards[0] if len(cards) == 1 else {})
+        card = next((card for card in cards if card["id"] == model), cards[0] if len(cards) == 1 else {})
         context = next((value for name in _CONTEXT if type(value := card.get(name)) is int and value > 0), None)
         own = card.get("own_model")
         owner = str(card.get("owned_by") or "")
-        return cls(tuple(each["id"] for each in cards), owner, context, own if isinstance(own, str) else None)
+        return cls(tuple(card["id"] for card in cards), owner, context, own if isinstance(own, str) else None)
 
 
 @dataclass(slots=True)
@@ -83,8 +83,8 @@ class Dialect:
         elif self.name == "prediction" and edit_source:
             extra = {"prediction": {"type": "content", "content": edit_source}}
         if self.name == "vllm-xargs":
-            given = own if drafts else {"drafts": 0}
-            extra = {"vllm_xargs": {f"copyspec_{name}": value for name, value in given.items() if value is not None}}
+            xargs = own if drafts else {"drafts": 0}
+            extra = {"vllm_xargs": {f"copyspec_{name}": value for name, value in xargs.items() if value is not None}}
             extra = extra if extra["vllm_xargs"] else {}
         if margins and edit_source and self.name == "copyspec":
             extra |= {"edit_source": edit_source, "changes": True}
@@ -199,13 +199,13 @@ def request_of(prompt: object, references: object, options: Mapping[str, Any]) -
     )
 
 
-def request_for(each: Input, how: Asking) -> ChatRequest:
+def request_for(input_: Input, how: Asking) -> ChatRequest:
     """The greedy request for one of many inputs."""
     return ChatRequest(
-        _messages(each.prompt, how.system),
-        each.edit_source,
-        _texts(each.references),
-        plain_value(each.max_new_tokens),  # type: ignore[arg-type]
+        _messages(input_.prompt, how.system),
+        input_.edit_source,
+        _texts(input_.references),
+        plain_value(input_.max_new_tokens),  # type: ignore[arg-type]
         drafts=how.drafts,
         margins=how.margins,
         logprobs=how.logprobs,
@@ -221,4 +221,8 @@ def _messages(prompt: object, system: str | None) -> Sequence[Mapping[str, Any]]
 
 def _texts(references: object) -> list[SourceText]:
     (listed,) = parse_references(references, 1)
-    return [SourceText(each.name, each.kind, each.index, each.text) for each in listed if each.text]
+    return [
+        SourceText(reference.name, reference.kind, reference.index, reference.text)
+        for reference in listed
+        if reference.text
+    ]

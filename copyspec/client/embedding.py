@@ -42,14 +42,14 @@ class ServerEmbedder:
         """Encode texts. [len(texts), dimension]"""
         import numpy as np
 
-        given = [self.prefix + text for text in texts]
-        starts = range(0, len(given), BATCH)
-        waiting = [self._sender.start(self._vectors(given[start : start + BATCH])) for start in starts]
+        prefixed = [self.prefix + text for text in texts]
+        starts = range(0, len(prefixed), BATCH)
+        waiting = [self._sender.start(self._vectors(prefixed[start : start + BATCH])) for start in starts]
         try:
-            rows = [row for each in waiting for row in each.result()]
+            rows = [row for future in waiting for row in future.result()]
         finally:
-            for each in waiting:
-                each.cancel()
+            for future in waiting:
+                future.cancel()
         if rows:
             self._dimension = len(rows[0])
         if {len(row) for row in rows} - {self._dimension}:
@@ -76,18 +76,18 @@ class ServerEmbedder:
 
     async def _answered(self, ask: Any) -> list[list[float]]:
         try:
-            found: list[list[float]] = await self._sender.until_answered(ask)
+            vectors: list[list[float]] = await self._sender.until_answered(ask)
         except (AgainError, RefusedError) as error:
             raise ServerError(f"{self.url}: {error}") from None
-        return found
+        return vectors
 
 
 def read_vectors(data: bytes, count: int) -> list[list[float]]:
     """Read the answer to a request of that many texts. Raises AgainError for anything else."""
     try:
-        listed = sorted(json.loads(data)["data"], key=lambda each: each["index"])
-        rows = [[float(number) for number in each["embedding"]] for each in listed]
-        indices = [each["index"] for each in listed]
+        listed = sorted(json.loads(data)["data"], key=lambda entry: entry["index"])
+        rows = [[float(number) for number in entry["embedding"]] for entry in listed]
+        indices = [entry["index"] for entry in listed]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise AgainError("its answer is not the JSON of embeddings") from None
     if indices != list(range(count)) or not all(rows):

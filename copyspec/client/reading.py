@@ -94,21 +94,21 @@ def _is_known(content: str | list[Any]) -> bool:
     return isinstance(content, str) or any(kind in _KINDS for kind in kinds)
 
 
-def _text_in(held: object) -> str:
-    if isinstance(held, list):
-        return "".join(_text_in(each.get("text")) for each in held if isinstance(each, Mapping))
-    return held if isinstance(held, str) else ""
+def _text_in(content: object) -> str:
+    if isinstance(content, list):
+        return "".join(_text_in(part.get("text")) for part in content if isinstance(part, Mapping))
+    return content if isinstance(content, str) else ""
 
 
-def check_model(found: object, names: Sequence[str], model: str) -> None:
+def check_model(answered: object, names: Sequence[str], model: str) -> None:
     """Raise AgainError if another model has answered. Dated versions of a name are the same model."""
-    if isinstance(found, str) and found and not any(_is_same(found, name) for name in (model, *names)):
-        raise AgainError(f"another model has answered: {found[:80]!r} instead of {model!r}")
+    if isinstance(answered, str) and answered and not any(_is_same(answered, name) for name in (model, *names)):
+        raise AgainError(f"another model has answered: {answered[:80]!r} instead of {model!r}")
 
 
-def _is_same(found: str, name: str) -> bool:
-    names = (re.split(r"[/\\]", each.lower())[-1] for each in (found, name))
-    one, other = (each.removesuffix(".gguf").removesuffix(":latest") for each in names)
+def _is_same(answered: str, name: str) -> bool:
+    names = (re.split(r"[/\\]", full.lower())[-1] for full in (answered, name))
+    one, other = (last.removesuffix(".gguf").removesuffix(":latest") for last in names)
     return one == other or re.fullmatch(re.escape(other) + r"[-@:].*\d.*", one) is not None
 
 
@@ -133,8 +133,8 @@ def usage_of(value: object) -> dict[str, int]:
     details = usage.get("completion_tokens_details")
     inner = usage.get("prompt_tokens_details")
     flat = dict(usage)
-    for each in (details, inner):
-        flat |= each if isinstance(each, Mapping) else {}
+    for counts in (details, inner):
+        flat |= counts if isinstance(counts, Mapping) else {}
     return {name: count for name, count in flat.items() if type(count) is int and count >= 0}
 
 
@@ -142,13 +142,13 @@ def logprobs_of(value: object) -> tuple[TokenLogprob, ...]:
     """OpenAI's log-probabilities; none if they are missing or invalid. Ids of tokens are unknown: -1."""
     listed = value.get("content") if isinstance(value, Mapping) else None
     try:
-        return tuple(_logprob(each, each.get("top_logprobs") or ()) for each in listed or ())
+        return tuple(_logprob(entry, entry.get("top_logprobs") or ()) for entry in listed or ())
     except (TypeError, ValueError, KeyError, AttributeError):
         return ()
 
 
-def _logprob(each: Mapping[str, Any], top: Sequence[Mapping[str, Any]]) -> TokenLogprob:
-    token, logprob = each["token"], float(each["logprob"])
+def _logprob(entry: Mapping[str, Any], top: Sequence[Mapping[str, Any]]) -> TokenLogprob:
+    token, logprob = entry["token"], float(entry["logprob"])
     if not isinstance(token, str) or math.isnan(logprob):
         raise ValueError("no token")
     return TokenLogprob(-1, token, logprob, tuple(_logprob(other, ()) for other in top))
@@ -159,10 +159,10 @@ def _changes(value: object) -> tuple[Change, ...] | None:
     if not isinstance(value, list):
         return None
     try:
-        found = [Change(int(each["start"]), int(each["end"]), _number(each["margin"])) for each in value]
+        changes = [Change(int(change["start"]), int(change["end"]), _number(change["margin"])) for change in value]
     except (TypeError, ValueError, KeyError):
         return None
-    return tuple(each for each in found if 0 <= each.start <= each.end and not math.isnan(each.margin))
+    return tuple(change for change in changes if 0 <= change.start <= change.end and not math.isnan(change.margin))
 
 
 def _number(value: object) -> float:
@@ -173,14 +173,14 @@ def _number(value: object) -> float:
 def changes_by_text(source: str, output: str, logprobs: Sequence[TokenLogprob]) -> tuple[Change, ...]:
     """The changes of an output with their margins: how much likelier its first other token was than the source's own.
     If that is not among the most likely ones, the margin is the least that it can be."""
-    starts = [0, *accumulate(len(each.token) for each in logprobs)]
+    starts = [0, *accumulate(len(logprob.token) for logprob in logprobs)]
     written = "".join(logprob.token for logprob in logprobs)
     shift = written.find(output)  # tokens may begin with a space that the answer leaves out
     was, now = _WORD.findall(source), _WORD.findall(output)
     if shift < 0 or not output or len(was) * len(now) > MAX_CELLS:
         return ()
     ends = [0, *accumulate(map(len, was))], [0, *accumulate(map(len, now))]
-    found, at = [], 0
+    changes, at = [], 0
     for kind, first, last, begin, end in SequenceMatcher(None, was, now, autojunk=False).get_opcodes():
         if kind == "equal":
             continue
@@ -190,16 +190,18 @@ def changes_by_text(source: str, output: str, logprobs: Sequence[TokenLogprob]) 
         while at + 1 < len(logprobs) and starts[at + 1] <= place:
             at += 1
         own = max(0, start + same - (place - starts[at]))  # where the source goes on in place of this token
-        found.append(Change(own, max(stop, own), _margin(logprobs[at], source[own:])))
-    return tuple(found)
+        changes.append(Change(own, max(stop, own), _margin(logprobs[at], source[own:])))
+    return tuple(changes)
 
 
 def _margin(token: TokenLogprob, own: str) -> float:
-    others = [each for each in token.top if each.token != token.token and each.token]
-    if alike := [each.logprob for each in others if own and (own.startswith(each.token) or each.token.startswith(own))]:
+    others = [other for other in token.top if other.token != token.token and other.token]
+    if alike := [
+        other.logprob for other in others if own and (own.startswith(other.token) or other.token.startswith(own))
+    ]:
         return token.logprob - max(alike)
     left = 1.0 - math.exp(token.logprob) - sum(math.exp(other.logprob) for other in others)
-    bounds = [math.log(max(left, 1e-9)), *(each.logprob for each in others)]
+    bounds = [math.log(max(left, 1e-9)), *(other.logprob for other in others)]
     return token.logprob - min(bounds)
 
 
@@ -211,18 +213,18 @@ def spans_by_text(text: str, sources: Sequence[SourceText]) -> tuple[Span, ...]:
     seed = min(SEED, len(text))
     while seed and at + seed <= len(text):
         near = places[text[at : at + seed]]
-        found = [(_reach(text, at, sources[number].text or "", place), number, place) for number, place in near]
-        if not found:
+        matches = [(_reach(text, at, sources[number].text or "", place), number, place) for number, place in near]
+        if not matches:
             at += 1
             continue
-        length = max(each[0] for each in found)
-        longest = [each[1:] for each in found if each[0] == length]
-        number, place = next((each for each in longest if (each[0], each[1] - at) == goes_on), longest[0])
+        length = max(match[0] for match in matches)
+        longest = [match[1:] for match in matches if match[0] == length]
+        number, place = next((origin for origin in longest if (origin[0], origin[1] - at) == goes_on), longest[0])
         source = sources[number].text or ""
         back = 0
         while at - back > end and place - back > 0 and text[at - back - 1] == source[place - back - 1]:
             back += 1
-        others = [each for each in longest if each != (number, place) and not back][:MAX_TIES]
+        others = [origin for origin in longest if origin != (number, place) and not back][:MAX_TIES]
         ties = tuple(_place(sources[other], where, where + length) for other, where in others)
         here = _place(sources[number], place - back, place + length)
         spans.append(Span(here, at - back, at + length, at - back, at + length, ties))
@@ -238,14 +240,14 @@ def _place(source: SourceText, start: int, end: int) -> Place:
 def _places(text: str, sources: Sequence[SourceText]) -> dict[str, list[tuple[int, int]]]:
     """The places of each piece of a text in the sources, by the piece."""
     seed = min(SEED, len(text))
-    found: dict[str, list[tuple[int, int]]] = {text[at : at + seed]: [] for at in range(len(text) - seed + 1)}
+    places: dict[str, list[tuple[int, int]]] = {text[at : at + seed]: [] for at in range(len(text) - seed + 1)}
     for number, source in enumerate(sources):
         own = source.text or ""
         for at in range(len(own) - seed + 1):
-            held = found.get(own[at : at + seed])
-            if held is not None and len(held) < MAX_PLACES:
-                held.append((number, at))
-    return found
+            listed = places.get(own[at : at + seed])
+            if listed is not None and len(listed) < MAX_PLACES:
+                listed.append((number, at))
+    return places
 
 
 def _reach(text: str, at: int, source: str, place: int) -> int:
@@ -287,12 +289,12 @@ class ThoughtSplitter:
 
     def finish(self) -> tuple[str, str]:
         """What is left at the end."""
-        held = self._taken()
-        return (held, "") if self._is_thinking else ("", held)
+        rest = self._taken()
+        return (rest, "") if self._is_thinking else ("", rest)
 
     def _taken(self) -> str:
-        held, self._held = self._held, ""
-        return held
+        text, self._held = self._held, ""
+        return text
 
 
 _OPEN, _CLOSE = "<think>", "</think>"

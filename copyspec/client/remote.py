@@ -142,8 +142,8 @@ class Remote:
 
         async def ask() -> Card:
             try:
-                found = await self._sender.until_answered(lambda: self._sender.get("/models"), PROBES)
-                return Card.of(found, self._model)
+                data = await self._sender.until_answered(lambda: self._sender.get("/models"), PROBES)
+                return Card.of(data, self._model)
             except (RefusedError, ServerError) as error:
                 if "answers 404" in str(error) or "answers 405" in str(error) or isinstance(error, RefusedError):
                     return Card()  # it keeps no list
@@ -247,7 +247,9 @@ class Remote:
     def answers(self, inputs: Iterable[Input | None], how: Asking) -> Iterator[tuple[int, Result | NoAnswer]]:
         """Raises ServerError if the server is gone, or refuses the key or the model."""
         self._probe()
-        return as_ended(inputs, lambda each: self._sender.start(self._answer(request_for(each, how))), self.concurrency)
+        return as_ended(
+            inputs, lambda input_: self._sender.start(self._answer(request_for(input_, how))), self.concurrency
+        )
 
     def _probe(self) -> None:
         """Ask the server what it is, in this thread: the one that sends requests must not wait for an answer."""
@@ -319,7 +321,7 @@ class Remote:
         while True:
             body = request.body(dialect, self.chat_template_kwargs)
             try:
-                found = await send(body)
+                answer = await send(body)
             except RefusedError as error:
                 if request.max_new_tokens is not None and _MUCH.search(str(error)):
                     request = replace(request, max_new_tokens=None)  # an estimate that was too high
@@ -332,7 +334,7 @@ class Remote:
                 continue
             for note in filter(None, said):
                 self._say(note)
-            return found
+            return answer
 
     def _is_mixed(self, source: str, content: str) -> bool:
         """Whether the answer is nearer to another text that is or was under way, and shares new words with it."""
@@ -459,14 +461,14 @@ def remote(
     return Remote(url, model=model, api_key=key, dialect=dialect, concurrency=concurrency, timeout=timeout)
 
 
-def _result(found: Result | NoAnswer, url: str) -> Result:
-    if isinstance(found, NoAnswer):
-        raise _error_of(found, url)
-    return found
+def _result(answer: Result | NoAnswer, url: str) -> Result:
+    if isinstance(answer, NoAnswer):
+        raise _error_of(answer, url)
+    return answer
 
 
-def _error_of(found: NoAnswer, url: str) -> Exception:
-    return PromptTooLongError(found.detail) if found.reason == "length" else ServerError(f"{url}: {found.detail}")
+def _error_of(answer: NoAnswer, url: str) -> Exception:
+    return PromptTooLongError(answer.detail) if answer.reason == "length" else ServerError(f"{url}: {answer.detail}")
 
 
 def _is_final(error: RefusedError) -> bool:

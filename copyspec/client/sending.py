@@ -136,9 +136,9 @@ class Sender:
         while True:
             try:
                 async with self._place():
-                    found = await send()
+                    answer = await send()
                 self.answered += 1
-                return found
+                return answer
             except AgainError as error:
                 is_busy = isinstance(error, BusyError)
                 tries += not is_busy
@@ -208,7 +208,7 @@ class Sender:
     def _lane(self) -> Iterator[Any]:
         """A client for one request."""
         lanes = self._lanes.setdefault(asyncio.get_running_loop(), [])
-        lane = next((each for each in lanes if each.running < LANE), None)
+        lane = next((lane for lane in lanes if lane.running < LANE), None)
         if lane is None:
             lanes.append(lane := _Lane(self._opened()))
         lane.running += 1
@@ -240,9 +240,9 @@ class Sender:
 
     def error_of(self, status: int, body: object, headers: Mapping[str, str]) -> Exception:
         """What an answer that is an error means."""
-        found = body.get("error", body) if isinstance(body, Mapping) else body
-        fields = found if isinstance(found, Mapping) else {}
-        text = str(fields.get("message") or found or "")
+        error = body.get("error", body) if isinstance(body, Mapping) else body
+        fields = error if isinstance(error, Mapping) else {}
+        text = str(fields.get("message") or error or "")
         is_page = text.lstrip()[:1] == "<"
         shown = self.public("an HTML page" if is_page else text)
         message, code = f"it answers {status}{f' ({shown})' if shown else ''}", fields.get("code")
@@ -398,13 +398,13 @@ def as_ended(
             while True:
                 while has_more and not is_stopped and len(running) < most:
                     try:
-                        each = next(waiting)
+                        input_ = next(waiting)
                     except StopIteration:
                         has_more = False
                         break
-                    if each is None:
+                    if input_ is None:
                         break
-                    running[count] = start(each)
+                    running[count] = start(input_)
                     running[count].add_done_callback(partial(_put, ended, count))
                     count += 1
                 if not running and is_stopped:

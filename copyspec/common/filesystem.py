@@ -72,9 +72,9 @@ def replacing(path: Path, *, mode: int = 0o666, lasts: bool = True) -> Iterator[
     power cut; the content always does. Raises NotRegularError for a link, a folder, a pipe or a device at `path`.
     """
     part = path.with_name(part_name(path.name))
-    for each in (path, part):
-        if each.is_dir() and not each.is_symlink():
-            raise NotRegularError(f"{os.fspath(each)!r} is a folder, where a file is to be written: remove it")
+    for target in (path, part):
+        if target.is_dir() and not target.is_symlink():
+            raise NotRegularError(f"{os.fspath(target)!r} is a folder, where a file is to be written: remove it")
     with contextlib.suppress(FileNotFoundError):
         _check_regular(os.lstat(path), path)
     with contextlib.suppress(FileNotFoundError):
@@ -208,19 +208,19 @@ def _holder(handle: int) -> str:
     return "another process"
 
 
-def _check_input(found: os.stat_result, name: str) -> None:
-    if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):  # opening a folder has an error of its own
+def _check_input(status: os.stat_result, name: str) -> None:
+    if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):  # opening a folder has an error of its own
         return
-    if stat.S_ISFIFO(found.st_mode) and name.startswith(_PIPES):
+    if stat.S_ISFIFO(status.st_mode) and name.startswith(_PIPES):
         return
-    kind = "a named pipe" if stat.S_ISFIFO(found.st_mode) else "a device"
+    kind = "a named pipe" if stat.S_ISFIFO(status.st_mode) else "a device"
     raise NotRegularError(f"{name!r} is {kind}, which may never end: copy its content into a file, or give it as stdin")
 
 
-def _check_regular(found: os.stat_result, path: Path) -> None:
-    if stat.S_ISREG(found.st_mode):
+def _check_regular(status: os.stat_result, path: Path) -> None:
+    if stat.S_ISREG(status.st_mode):
         return
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         raise NotRegularError(
             f"{os.fspath(path)!r} is a symbolic link, which could point anywhere: put the file itself there"
         )

@@ -98,9 +98,9 @@ def _end() -> None:
 
 
 def _in_child() -> None:
-    held = set(map(id, _taken))
+    ids = set(map(id, _taken))
     for lock in _LOCKS:
-        if id(lock) not in held:
+        if id(lock) not in ids:
             lock._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does it for its own locks
             held_at_fork.add(lock)
     _end()

@@ -26,8 +26,8 @@ class JSONStrings:
     def expect(self, expected: str) -> None:
         """Read `expected`, or raise ValueError."""
         if not self.passes(expected):
-            found = self._text[self._at : self._at + 20]
-            raise ValueError(f"{found!r} at character {self._at}, where {expected!r} should be")
+            actual = self._text[self._at : self._at + 20]
+            raise ValueError(f"{actual!r} at character {self._at}, where {expected!r} should be")
 
     def string(self) -> str:
         """Read a string."""

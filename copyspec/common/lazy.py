@@ -14,12 +14,12 @@ def attach(package: str) -> tuple[Callable[[str], object], Callable[[], list[str
     """Return `__getattr__`, `__dir__` and `__all__` of a package, with the names that its file imports for type
     checkers."""
     tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
-    imports = [each for node in tree.body if isinstance(node, ast.If) for each in node.body]
+    imports = [statement for node in tree.body if isinstance(node, ast.If) for statement in node.body]
     names = {
-        name.name: resolve_name("." * each.level + (each.module or ""), package)
-        for each in imports
-        if isinstance(each, ast.ImportFrom)
-        for name in each.names
+        name.name: resolve_name("." * statement.level + (statement.module or ""), package)
+        for statement in imports
+        if isinstance(statement, ast.ImportFrom)
+        for name in statement.names
     }
 
     def getattr_(name: str) -> object:

@@ -60,7 +60,7 @@ class DivergenceTracker:
                     continue
                 own = [source[self._place]] if self._place < len(source) else sorted(self._eos)
                 scored = scores(index)
-                picked, *others = scored[[token, *(each for each in own if 0 <= each < len(scored))]].tolist()
+                picked, *others = scored[[token, *(other for other in own if 0 <= other < len(scored))]].tolist()
                 self._left, self._margin = self._place, min(picked - max(others, default=-MAX_MARGIN), MAX_MARGIN)
                 self._since, self._window = [], 0
             self._since.append(token)

@@ -150,11 +150,11 @@ class Batch:
         rows, reading = self.rows, None
         count = sum([len(row.uncached) for row in rows])
         reads = count > len(rows) or self._times.passes == rows[0].meter.before.passes
-        if count + self._nodes > session.most_tokens:
+        fills_prefixes = any([row.model_state is not None for row in rows])
+        if count + self._nodes > session.most_tokens or (fills_prefixes and any([row.stops for row in rows])):
             rows, reading, count = self._in_pieces(session.most_tokens - min(self._nodes, session.most_tokens // 4))
         read = [len(row.uncached) > 1 for row in rows]
         is_first = reads and (all(read) or count == len(rows))
-        fills_prefixes = any([row.model_state is not None for row in rows])
         if fills_prefixes:
             reuse.check_state(rows, target)
         started = clock()
@@ -207,13 +207,14 @@ class Batch:
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
         verified = clock()
         # A row that has ended needs no cache for its last accepted tokens.
-        kept = [path if row.finish is None else () for row, path in zip(rows, paths, strict=True)]
+        kept_paths = [path if row.finish is None else () for row, path in zip(rows, paths, strict=True)]
         if reading is not None:
             reading[0].uncached = reading[0].uncached[len(reading[1]) :]
-            kept.append(())
-        session.keep(kept)
+            kept_paths.append(())
+        session.keep(kept_paths)
         if reads and fills_prefixes:
-            reuse.store(rows, session, target, read)
+            chosen = [*read, reading is not None and bool(reading[0].stops)]
+            reuse.store(self.rows[: len(kept_paths)], session, target, chosen)
         marks = PassMarks(started, drafted, launched, bookkept, sampled, verified, clock())
         self._nodes = nodes = sum([len(tree.tokens) for tree in trees])
         seconds = self._record(marks, count + nodes, reads=reads, is_first=is_first, is_done=scores.logits.is_cpu)
@@ -243,11 +244,14 @@ class Batch:
     def _in_pieces(self, piece: int) -> tuple[list[Row], tuple[Row, list[int]] | None, int]:
         """The rows of a pass that reads about `piece` tokens of prompts: the first ones, whose scores are wanted; a row
         that is read in part, with these tokens; and the number of all these tokens."""
+        assert self._session is not None
         rows, count = list[Row](), 0
-        for row in self.rows:
+        for row, cached in zip(self.rows, self._session.lengths, strict=True):
             size, room = len(row.uncached), piece - count
+            if row.stops:
+                room = min(room, row.stops[0] - cached)
             if size > max(1, room):
-                return rows, (row, row.uncached[:room]) if room > 0 else None, max(count, piece)
+                return rows, (row, row.uncached[:room]) if room > 0 else None, count + max(0, room)
             rows.append(row)
             count += size
         return rows, None, count
@@ -387,7 +391,7 @@ def _fit_shared(drafts: Sequence[_Draft | None], costs: Sequence[float], allowed
         if draft is not None:
             parents, scores, scale, most = draft
             worth = calibrated_scores(parents, scores, scale)
-            ranked += sorted([(-each, row, node) for node, each in enumerate(worth)])[:most]
+            ranked += sorted([(-value, row, node) for node, value in enumerate(worth)])[:most]
     ranked.sort()  # the likeliest first, ties in stored order
     expected, best, count = float(rows), rows / costs[0], 0
     for n, (worth_less, _, _) in enumerate(ranked[: len(costs) - 1], 1):

@@ -175,8 +175,8 @@ class Meter:
 
     def _by_source(self, which: int) -> dict[str, int]:
         """Counts by kind of source; tokens without a source count under the drafter that made them."""
-        found, counts = Counter(self._made[which]), self._from[which]
+        by_kind, counts = Counter(self._made[which]), self._from[which]
         for index, source in enumerate(self._sources):
-            found["prompt" if source.kind == "block" else source.kind] += counts[index]
-        found["output"] += counts[OUTPUT]
-        return {kind: count for kind, count in found.items() if count}
+            by_kind["prompt" if source.kind == "block" else source.kind] += counts[index]
+        by_kind["output"] += counts[OUTPUT]
+        return {kind: count for kind, count in by_kind.items() if count}

@@ -41,35 +41,35 @@ class _Layout(NamedTuple):
 
 
 def picks_at_once(
-    pickers: Sequence[Picker], trees: Sequence[DraftTree], given: Scores, rows: Sequence[int]
+    pickers: Sequence[Picker], trees: Sequence[DraftTree], all_scores: Scores, rows: Sequence[int]
 ) -> list[ScoredPicks]:
     """Pick the tokens of these rows of the batch with a single read from the device.
 
     None of the rows may have a logit bias or `depends_on_history`.
-    `given` are those of all rows of the batch; `pickers` and `trees` belong to `rows`.
+    `all_scores` are those of all rows of the batch; `pickers` and `trees` belong to `rows`.
     """
-    logits = given.logits
-    layout = _lay_out(pickers, trees, np.array([given.starts[row] for row in rows]), logits.device)
+    logits = all_scores.logits
+    layout = _lay_out(pickers, trees, np.array([all_scores.starts[row] for row in rows]), logits.device)
     indices, places, _ = layout.nodes
     scores = logits[indices].to(torch.float32)
     if any(picker.penalty != 1.0 for picker in pickers):
         scores = _penalised(scores, [pickers[row] for row in layout.order], layout)
     noise = noise_of(layout.keys, logits.shape[-1]) if layout.keys.shape[1] else None
-    found = []
+    parts = []
     for first, last, picker in layout.groups:
         part = scores[first:last]
         if not picker.sampling.is_greedy:
             assert noise is not None
             part = picker.perturb(part, noise[places[first:last]])
-        found.append(part)
-    scores = found[0] if len(found) == 1 else torch.cat(found)
+        parts.append(part)
+    scores = parts[0] if len(parts) == 1 else torch.cat(parts)
     tokens = scores.argmax(-1).tolist()
     picks: list[ScoredPicks | None] = [None] * len(pickers)
     first = 0
     for row, size in zip(layout.order, layout.sizes, strict=True):
         picks[row] = ScoredPicks(tokens[first : first + size], scores, first)
         first += size
-    return [each for each in picks if each is not None]
+    return [picked for picked in picks if picked is not None]
 
 
 def _lay_out(
@@ -109,8 +109,8 @@ def _lay_out(
     host = torch.from_numpy(np.concatenate([part.ravel() for part in parts]))
     packed = host.to(device, non_blocking=device.type == "cuda")  # as in `ModelFacts`
     nodes, of_noise, joined, before, penalties = (
-        each.view(part.shape)
-        for each, part in zip(torch.split(packed, [part.size for part in parts]), parts, strict=True)
+        piece.view(part.shape)
+        for piece, part in zip(torch.split(packed, [part.size for part in parts]), parts, strict=True)
     )
     penalties = penalties.view(torch.float64).to(torch.float32)
     return _Layout(order, sizes, groups, nodes, of_noise, joined, before, penalties)
@@ -118,10 +118,10 @@ def _lay_out(
 
 def _paths(tree: DraftTree, first: int) -> list[tuple[int, int]]:
     """Pair each node with every token on its path, its own included; `first` is the index of the tree's root."""
-    found: list[list[int]] = []
+    paths: list[list[int]] = []
     for parent, token in zip(tree.parents, tree.tokens, strict=True):
-        found.append([token] if parent == ROOT else [*found[parent], token])
-    return [(first + 1 + node, token) for node, tokens in enumerate(found) for token in tokens]
+        paths.append([token] if parent == ROOT else [*paths[parent], token])
+    return [(first + 1 + node, token) for node, tokens in enumerate(paths) for token in tokens]
 
 
 def _penalised(scores: torch.Tensor, pickers: Sequence[Picker], layout: _Layout) -> torch.Tensor:
@@ -188,13 +188,13 @@ def pick(
         for index, row in enumerate(rows)
         if row.picker.is_joint and row.request.rule is None and (pays or row.picker.penalty != 1.0)
     ]
-    found: dict[int, Picks] = {}
+    picks: dict[int, Picks] = {}
     if joint:
         pickers = [rows[index].picker for index in joint]
-        found |= zip(joint, picks_at_once(pickers, [trees[index] for index in joint], scores, joint), strict=True)
-    if len(found) < len(rows):
-        found |= _picks_by_row(rows, trees, scores, [index for index in range(len(rows)) if index not in found])
-    return [found[index] for index in range(len(rows))]
+        picks |= zip(joint, picks_at_once(pickers, [trees[index] for index in joint], scores, joint), strict=True)
+    if len(picks) < len(rows):
+        picks |= _picks_by_row(rows, trees, scores, [index for index in range(len(rows)) if index not in picks])
+    return [picks[index] for index in range(len(rows))]
 
 
 def _picks_by_row(

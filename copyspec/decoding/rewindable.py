@@ -147,7 +147,7 @@ class RewindableSequence:
 
     def _restart(self, output: list[int]) -> None:
         """Start a new row, and reuse the part of the old row's cache that it shares."""
-        held = self._held()
+        cached = self._held()
         if self._row is not None:
             self._before = self.stats
         request = self._make_request()
@@ -163,7 +163,7 @@ class RewindableSequence:
         row.replay(output)
         if self._batch.rows:
             if self._target.supports_drafts:
-                self._passes.run(partial(self._batch.swap_row, row, common_prefix(held, row.uncached[:-1])))
+                self._passes.run(partial(self._batch.swap_row, row, common_prefix(cached, row.uncached[:-1])))
             else:
                 self.close()
         self._row = row

@@ -47,12 +47,14 @@ class Row:
             raise ValueError(f"request {index} has an empty prompt: decoding needs at least one token to start from")
         self.model_state: ModelState | None = None
         """State of the model that all passes of the row used; None: the row is not stored in a prefix cache."""
+        self.stops: list[int] = []
+        """Numbers of cached tokens at which a pass must end, so that the row's states can be stored."""
         self.rescorer = request.rescorer() if request.rescorer is not None else None
         longest = target.max_length
         if self.rescorer is not None:
             self.rescorer.check(request.prompt)
-            if (held := self.rescorer.max_length) is not None:
-                longest = held if longest is None else min(longest, held)
+            if (limit := self.rescorer.max_length) is not None:
+                longest = limit if longest is None else min(longest, limit)
         self.limit = request.max_new_tokens
         """Maximum number of output tokens. The last one is never an input, so that it needs no position."""
         if longest is not None:

@@ -47,10 +47,10 @@ class Stats:
         latest = other if other.pass_costs or other.decisions else self
         return Stats(
             **{
-                each.name: getattr(latest, each.name)
-                if each.name in _LATEST
-                else _sum(getattr(self, each.name), getattr(other, each.name))
-                for each in fields(self)
+                counter.name: getattr(latest, counter.name)
+                if counter.name in _LATEST
+                else _sum(getattr(self, counter.name), getattr(other, counter.name))
+                for counter in fields(self)
             }
         )
 

@@ -155,5 +155,5 @@ def wants_states(drafter: object) -> bool:
 
 def wanted_layers(drafter: object) -> Sequence[int]:
     """The target layers whose inputs `drafter` is to receive in addition to the last hidden states."""
-    found: Sequence[int] = getattr(drafter, "wanted_layers", ())
-    return found
+    layers: Sequence[int] = getattr(drafter, "wanted_layers", ())
+    return layers

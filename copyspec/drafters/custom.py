@@ -78,7 +78,7 @@ class JoinedDrafter(Composite):
     @property
     def wanted_layers(self) -> Sequence[int]:
         """As `Drafter.wanted_layers`. Raises TypeError or ValueError for layers that the target does not have."""
-        found: set[int] = set()
+        layers: set[int] = set()
         for drafter in self._drafters:
             wanted = wanted_layers(drafter)
             if not isinstance(wanted, (Sequence, set, frozenset)) or isinstance(wanted, str):
@@ -91,8 +91,8 @@ class JoinedDrafter(Composite):
                         f"{type(drafter).__name__}.wanted_layers holds {shown(layer)}; the model has "
                         f"{self._layers} layers whose inputs can be read, numbered from 0"
                     )
-                found.add(int(layer))
-        return sorted(found)
+                layers.add(int(layer))
+        return sorted(layers)
 
     def begin(self, budget: Budget) -> None:
         """See `Drafter.begin`; drafters of callers have no such part."""
@@ -168,7 +168,7 @@ class JoinedDrafter(Composite):
 
     def _origin_fault(self, origin: object, depth: int) -> str | None:
         """What is wrong with the origin of a node at `depth`."""
-        if not (isinstance(origin, Origin) and all(type(each) is int or isinstance(each, Integral) for each in origin)):
+        if not (isinstance(origin, Origin) and all(type(part) is int or isinstance(part, Integral) for part in origin)):
             return "an origin is None or an Origin(source, offset) of two integers"
         source, offset = origin
         if not (source == OUTPUT or 0 <= source < len(self._sources)):
@@ -232,16 +232,16 @@ def join(trees: Sequence[DraftTree], max_nodes: int) -> DraftTree:
     return DraftTree(tokens, parents, scores, origins, drafters=drafters).in_order(order)
 
 
-def _likeliest_chain_first(parents: Sequence[int], kept: set[int], scores: Sequence[float]) -> list[int]:
+def _likeliest_chain_first(parents: Sequence[int], nodes: set[int], scores: Sequence[float]) -> list[int]:
     """Order the kept nodes: the most likely chain first, and every parent before its children.
 
     Unlike those of `tree.chain_first_order`, merged nodes are in no order of likelihood: scores are compared."""
     chain: list[int] = []
     node = ROOT
-    while children := [each for each in kept if parents[each] == node]:
+    while children := [child for child in nodes if parents[child] == node]:
         node = max(children, key=lambda child: (scores[child], -child))
         chain.append(node)
-    rest = sorted(kept.difference(chain))
+    rest = sorted(nodes.difference(chain))
     return [*chain, *rest]
 
 

@@ -48,10 +48,10 @@ def compare_jobs(
     lookup_options = replace(options, drafter=prompt_lookup, draft_model=None, datastore=None)
     ways = {"plain": plain_options, **({"prompt lookup": lookup_options} if with_lookup else {}), "copied": options}
     _warm_up(engine, prompt, references, tuple(ways.values()))
-    jobs = {name: engine.jobs(prompt, references, each)[0] for name, each in ways.items()}
+    jobs = {name: engine.jobs(prompt, references, way)[0] for name, way in ways.items()}
     comparisons: list[Comparison] = []
     for index in range(len(jobs["plain"])):
-        runs = tuple(_timed(name, engine, jobs[name][index], each) for name, each in ways.items())
+        runs = tuple(_timed(name, engine, jobs[name][index], way) for name, way in ways.items())
         plain, copied = runs[0].result, runs[-1].result
         position = _parting(plain, copied)
         if position is not None:

@@ -366,10 +366,10 @@ class Engine:
         """The runner for the forward passes of one call: its lock and thread count."""
         if self._target.device.type != "cpu":
             return Passes(self._locks)
-        given = options.threads or self._given_threads
-        if given is None and not options.draft.adaptive:
-            given = self._threads.count()  # fixed for a call: other counts round differently
-        return Passes(self._locks, self._threads, given)
+        threads = options.threads or self._given_threads
+        if threads is None and not options.draft.adaptive:
+            threads = self._threads.count()  # fixed for a call: other counts round differently
+        return Passes(self._locks, self._threads, threads)
 
     def _current_job_maker(self) -> JobMaker:
         """The current JobMaker, rebuilt if tokens or a template were added to the tokenizer or the model was resized.

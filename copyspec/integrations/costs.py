@@ -93,7 +93,7 @@ class StepCosts:
         if len(chains) == 1:
             scores = chains[0][1]  # they fall along a chain
         else:
-            scores = sorted(chain.from_iterable([each for _, each in chains]), reverse=True)
+            scores = sorted(chain.from_iterable([chain_scores for _, chain_scores in chains]), reverse=True)
         produced, seconds, least = float(len(chains)), empty, inf
         for score in scores:
             # Tokens per second rise with each further token, up to one whose score is too low, and fall from there on.

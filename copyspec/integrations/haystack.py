@@ -54,15 +54,15 @@ class CopySpecGenerator:
         self, prompt: str, documents: list[Document] | None = None, generation_kwargs: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Generate the answer to a prompt, or several with `n`."""
-        given = {"chat": chat_option(self._engine), **self._options, **(generation_kwargs or {})}
-        held = [document for document in documents or () if document.content]
-        result = self._engine.generate(prompt, references=held or None, **given)
+        options = {"chat": chat_option(self._engine), **self._options, **(generation_kwargs or {})}
+        references = [document for document in documents or () if document.content]
+        result = self._engine.generate(prompt, references=references or None, **options)
         samples = result.samples or (result,)
         meta = [
             {"finish_reason": sample.finish_reason, "stats": sample.stats.to_dict(), "spans": list(sample.spans)}
             for sample in samples
         ]
-        return {"replies": [each.text for each in samples], "meta": meta}
+        return {"replies": [sample.text for sample in samples], "meta": meta}
 
 
 @component

@@ -137,12 +137,14 @@ def copying(
     if isinstance(getattr(llm.eval, "__self__", None), _Evaluation):
         raise ValueError("llm is inside another copying(...) block already: give all texts to one of the two")
     encode: Callable[[str], list[int]] = lambda text: llm.tokenize(text.encode(), add_bos=False, special=False)  # noqa: E731
-    found: list[tuple[Reference, SourceKind]] = [
-        (each, "edit") for each in parse_edits(edit_source, 1) if each is not None
+    pairs: list[tuple[Reference, SourceKind]] = [
+        (edit, "edit") for edit in parse_edits(edit_source, 1) if edit is not None
     ]
-    found += [(each, "reference") for each in (*parse_prediction(prediction), *parse_references(references, 1)[0])]
+    pairs += [
+        (reference, "reference") for reference in (*parse_prediction(prediction), *parse_references(references, 1)[0])
+    ]
     sources = []
-    for reference, kind in found:
+    for reference, kind in pairs:
         # Encode as after a space: the copied text is seldom at the very beginning of the output.
         ids = encode(" " + reference.text.lstrip(" ")) if reference.text is not None else list(reference.ids or ())
         if ids:
@@ -172,9 +174,9 @@ class _Evaluation:
             delattr(self._llm, name)
         vars(self._llm).update(self._own)
 
-    def generate(self, *given: Any, **named: Any) -> Any:
+    def generate(self, *args: Any, **named: Any) -> Any:
         self._prompt = True
-        return self._generate(*given, **named)
+        return self._generate(*args, **named)
 
     def eval(self, tokens: Sequence[int]) -> None:
         prompt, self._prompt = self._prompt and len(tokens) > 0, False
@@ -194,8 +196,8 @@ class _Evaluation:
         if room <= 0:
             return []
         ids = np.concatenate([llm.input_ids[:known], np.asarray(tokens, np.intc)])
-        found: list[int] = self._model.first(ids)[:room].tolist()
-        return found
+        draft: list[int] = self._model.first(ids)[:room].tolist()
+        return draft
 
     def _evaluate_end(self, tokens: list[int], rows: int) -> None:
         """Evaluate `tokens`, computing the logits of the last `rows` alone. Those of others become NaN."""

@@ -68,10 +68,10 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
 
     def __init__(self, model: Any = None, *, max_tokens: int = 512, **options: Any) -> None:
         fields = {name: options.pop(name) for name in type(self).model_fields if name in options}
-        engine, given = engine_and_options(model, options, ["references"])
+        engine, checked = engine_and_options(model, options, ["references"])
         window = engine.max_length or trained_length(engine.model.config) or UNKNOWN_WINDOW
         super().__init__(max_tokens=max_tokens, **{"context_window": window, **fields})
-        self._engine, self._options = engine, given
+        self._engine, self._options = engine, checked
 
     @classmethod
     def class_name(cls) -> str:
@@ -152,8 +152,8 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
         if not self._engine.tokenizer.chat_template:
             answer = await self.acomplete(self.messages_to_prompt(messages), formatted=True, **kwargs)
             return completion_response_to_chat_response(answer)
-        given = self._given({"chat": True, **kwargs})
-        result = await agenerate(_turns(messages), model=self._engine, **given)
+        options = self._given({"chat": True, **kwargs})
+        result = await agenerate(_turns(messages), model=self._engine, **options)
         return ChatResponse(message=_answer(result.text), raw=result)
 
     @llm_chat_callback()  # type: ignore[untyped-decorator]
@@ -165,8 +165,8 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
 
         async def pieces() -> ChatResponseAsyncGen:
             written = ""
-            given = self._streamed({"chat": True, **kwargs})
-            chunks = agenerate(_turns(messages), stream=True, model=self._engine, **given)
+            options = self._streamed({"chat": True, **kwargs})
+            chunks = agenerate(_turns(messages), stream=True, model=self._engine, **options)
             async with aclosing(chunks):
                 async for chunk in chunks:
                     written += chunk.text
@@ -176,20 +176,20 @@ class CopySpecLlamaLLM(CustomLLM):  # type: ignore[misc]
 
     def _streamed(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options of a stream. Raises ValueError for several samples: their pieces would be one answer."""
-        given = self._given(options)
-        if (given.get("n") or 1) > 1:
-            raise ValueError(f"n={given['n']} cannot be streamed; leave stream out, or stream once per seed")
-        return given
+        call_options = self._given(options)
+        if (call_options.get("n") or 1) > 1:
+            raise ValueError(f"n={call_options['n']} cannot be streamed; leave stream out, or stream once per seed")
+        return call_options
 
     def _given(self, options: dict[str, Any]) -> dict[str, Any]:
         # LlamaIndex passes formatted=True for every prompt of a query engine: its variables are filled in, but nothing
         # has applied the model's chat template.
-        given: dict[str, Any] = {"max_new_tokens": self.max_tokens, "chat": chat_option(self._engine)}
+        call_options: dict[str, Any] = {"max_new_tokens": self.max_tokens, "chat": chat_option(self._engine)}
         for nearer in (self._options, options):
             if not _LIMITS.isdisjoint(nearer):
-                given = {name: value for name, value in given.items() if name not in _LIMITS}
-            given |= nearer
-        return given
+                call_options = {name: value for name, value in call_options.items() if name not in _LIMITS}
+            call_options |= nearer
+        return call_options
 
 
 def _turns(messages: Sequence[ChatMessage]) -> list[dict[str, str]]:
@@ -226,8 +226,8 @@ class IndexRetriever(BaseRetriever):  # type: ignore[misc]
         super().__init__()
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        found = self._retriever.search(query_bundle.query_str, self._k)
-        return [NodeWithScore(node=self._node(hit.id, hit.text), score=hit.score) for hit in found]
+        hits = self._retriever.search(query_bundle.query_str, self._k)
+        return [NodeWithScore(node=self._node(hit.id, hit.text), score=hit.score) for hit in hits]
 
     def _node(self, number: int, text: str) -> TextNode:
         if self._passages is None:

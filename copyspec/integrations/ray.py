@@ -52,7 +52,9 @@ class CorrectColumn:
                 continue
             results[i] = correction.text
             if not correction.is_complete:
-                errors[i] = next(each.detail for each in correction.refused if each.reason in ("length", "cut"))
+                errors[i] = next(
+                    refusal.detail for refusal in correction.refused if refusal.reason in ("length", "cut")
+                )
         return {**columns, self._to: results, ERROR: errors}
 
     def _corrected(self, texts: list[str]) -> list[Correction | str]:
@@ -103,8 +105,8 @@ class AnswerColumn:
         engine = _engine(self._model, self._dtype)
         results: list[str | None] = []
         errors: list[str | None] = []
-        for question, given in zip(columns[self._question], columns[self._passages], strict=True):
-            passages = [given] if isinstance(given, str) else given
+        for question, cell in zip(columns[self._question], columns[self._passages], strict=True):
+            passages = [cell] if isinstance(cell, str) else cell
             try:
                 results.append(answer(question, list(passages), model=engine).text)
                 errors.append(None)
@@ -149,12 +151,12 @@ def _error_text(error: Exception) -> str:
 
 def _lists(batch: Columns) -> dict[str, list[Any]]:
     """Convert columns from numpy, Arrow or pandas to lists."""
-    found = {}
+    lists = {}
     for name in getattr(batch, "column_names", batch):  # an Arrow table iterates over its columns, not their names
         values = batch[name]
         tolist = getattr(values, "tolist", None) or getattr(values, "to_pylist", None)
-        found[str(name)] = list(tolist() if callable(tolist) else values)
-    return found
+        lists[str(name)] = list(tolist() if callable(tolist) else values)
+    return lists
 
 
 def _missing(columns: Mapping[str, list[Any]], *names: str) -> str | None:

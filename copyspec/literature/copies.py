@@ -130,9 +130,9 @@ class LlmaDrafter:
 
     def propose(self, budget: Budget) -> DraftTree:
         for n in range(min(LLMA_NGRAM, len(self.output)), 0, -1):
-            found = self.first.get(tuple(self.output[-n:]))
-            if found is not None:
-                which, end = found
+            place = self.first.get(tuple(self.output[-n:]))
+            if place is not None:
+                which, end = place
                 return chain(self.references[which][end : end + LLMA_TOKENS], budget)
         return EMPTY
 

@@ -108,8 +108,8 @@ class JacobiDrafter(_Guessing):
         predicted = [
             self._predicted.get(tuple(self._chain[:length])) for length in range(right + 1, len(self._chain) + 1)
         ]
-        kept = [token for token in predicted if token is not None]
-        self._chain = [*kept, *(self._guess() for _ in range(self._options.tokens - len(kept)))]
+        known = [token for token in predicted if token is not None]
+        self._chain = [*known, *(self._guess() for _ in range(self._options.tokens - len(known)))]
         self._predicted, self._was_asked = {}, False
 
 
@@ -149,10 +149,10 @@ class LookaheadDrafter(_Guessing):
         newest: list[int] = []
         for column in range(self._options.window):
             path = self._column(column)
-            found = self._predicted.get(path)
-            newest.append(self._guess() if found is None else found)
-            if found is not None:
-                self._keep((*path[column:], found))
+            predicted = self._predicted.get(path)
+            newest.append(self._guess() if predicted is None else predicted)
+            if predicted is not None:
+                self._keep((*path[column:], predicted))
         self._rows = [*self._rows[1:], newest]
         self._last, self._predicted, self._proposed, self._was_asked = tokens[-1], {}, [], False
 
@@ -161,12 +161,12 @@ class LookaheadDrafter(_Guessing):
         return (*self._rows[0][: column + 1], *(row[column] for row in self._rows[1:]))
 
     def _keep(self, gram: Path) -> None:
-        held = self._pool.setdefault(gram[0], OrderedDict())
+        grams = self._pool.setdefault(gram[0], OrderedDict())
         self._pool.move_to_end(gram[0])
-        held.pop(gram[1:], None)
-        held[gram[1:]] = None
-        if len(held) > self._options.candidates:
-            held.popitem(last=False)
+        grams.pop(gram[1:], None)
+        grams[gram[1:]] = None
+        if len(grams) > self._options.candidates:
+            grams.popitem(last=False)
         if len(self._pool) > POOL_TOKENS:
             self._pool.popitem(last=False)
 

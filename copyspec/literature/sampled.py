@@ -128,4 +128,4 @@ class RulePicks:
 
     def _path(self, node: int) -> Sequence[int]:
         """Draft tokens from the root to `node`."""
-        return [self._tree.tokens[each] for each in path_to(self._tree.parents, node)]
+        return [self._tree.tokens[ancestor] for ancestor in path_to(self._tree.parents, node)]

@@ -132,11 +132,11 @@ def merge(base: Path, adapter: Path, folder: Path, *, is_rounded: bool = False) 
     merged, chance = {}, torch.Generator().manual_seed(0)
     with open_weights(base / WEIGHTS) as weights:
         for name in weights.keys():  # noqa: SIM118
-            held = weights.get_tensor(name)
-            weight = held.float()
+            stored = weights.get_tensor(name)
+            weight = stored.float()
             if name in parts:
-                if not held.is_floating_point():
-                    raise FileError(f"the adapter changes {name!r}, of which the base has integers: {held.dtype}")
+                if not stored.is_floating_point():
+                    raise FileError(f"the adapter changes {name!r}, of which the base has integers: {stored.dtype}")
                 a, b = (part.float() for part in parts.pop(name))
                 if weight.shape != (b.shape[0], a.shape[1]):
                     wanted = f"{b.shape[0]} x {a.shape[1]}"
@@ -160,13 +160,13 @@ def merge(base: Path, adapter: Path, folder: Path, *, is_rounded: bool = False) 
 
 def copied(base: Path, adapter: Path) -> list[Path]:
     """The files that `merge` copies. Raises FileError if one is too large."""
-    found = []
+    sources = []
     for name, limit in _COPIED.items():
         source = adapter / name if name == TEMPLATE and (adapter / name).is_file() else base / name
         if source.is_file():
             check_size(source, limit)
-            found.append(source)
-    return found
+            sources.append(source)
+    return sources
 
 
 def _rank_and_scale(config: Mapping[str, object]) -> tuple[int, float]:

@@ -27,8 +27,8 @@ class Alias:
 
     def installed_file(self) -> Path | None:
         """The model file installed by the package, or None."""
-        found = importlib.util.find_spec(self.module)
-        for folder in (found.submodule_search_locations or ()) if found is not None else ():
+        spec = importlib.util.find_spec(self.module)
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
             if (path := Path(folder) / self.file).is_file():
                 return path
         return None

@@ -26,12 +26,12 @@ UNREAD = "pooler."
 """Weights that a bare encoder may lack: embeddings are made of its hidden states."""
 
 
-def check_complete(found: Mapping[str, Collection[Any]]) -> None:
+def check_complete(info: Mapping[str, Collection[Any]]) -> None:
     """Raise FileError if any weight is missing or has another shape: transformers fills it with random numbers."""
-    if mismatched := sorted(found["mismatched_keys"]):
-        name, held, needed = mismatched[0]
-        raise FileError(f"it has {name!r} of shape {list(held)}, and the model needs {list(needed)}")
-    if missing := sorted(name for name in found["missing_keys"] if not name.startswith(UNREAD)):
+    if mismatched := sorted(info["mismatched_keys"]):
+        name, shape, needed = mismatched[0]
+        raise FileError(f"it has {name!r} of shape {list(shape)}, and the model needs {list(needed)}")
+    if missing := sorted(name for name in info["missing_keys"] if not name.startswith(UNREAD)):
         raise FileError(f"it lacks {len(missing)} weights, {missing[0]!r} for one")
 
 
@@ -61,6 +61,6 @@ def bounded(size: int | None, what: str = CONFIG) -> Iterator[None]:
         module.register_module_buffer_registration_hook,
     )
     with ExitStack() as stack:
-        for each in register:
-            stack.callback(each(count).remove)
+        for hook in register:
+            stack.callback(hook(count).remove)
         yield

@@ -53,12 +53,12 @@ def pick_device(wanted: object) -> str:
             raise LoadError("device='auto' spreads a model with accelerate: pip install accelerate, or name one device")
         return "auto"
     device = _parse_device(wanted)
-    found = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-    found += ["mps"] if torch.backends.mps.is_available() else []
+    names = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    names += ["mps"] if torch.backends.mps.is_available() else []
     known = device.type in ("cpu", "cuda", "mps")
-    there = any(same_device(device, torch.device(name)) for name in found) if known else _holds_numbers(device)
+    there = any(same_device(device, torch.device(name)) for name in names) if known else _holds_numbers(device)
     if not there:
-        raise LoadError(f"device={wanted!r} is not there; this machine and this build of torch have {', '.join(found)}")
+        raise LoadError(f"device={wanted!r} is not there; this machine and this build of torch have {', '.join(names)}")
     return str(device)
 
 

@@ -40,8 +40,8 @@ def content_digest(file: Path) -> str:
 
 def _state(handle: int) -> list[int]:
     """What the system says of an open file. Programs can set every time but the last, which Windows does not have."""
-    found = os.fstat(handle)
-    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+    status = os.fstat(handle)
+    return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def _noted(note: Path) -> list[object] | None:

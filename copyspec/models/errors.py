@@ -78,7 +78,7 @@ def first_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.strerror}: {os.fspath(error.filename)!r}"  # without Python's "[Errno 13]"
     lines = str(error).strip().splitlines()
-    line = " ".join(each.strip() for each in lines[: 2 if lines[0].endswith(":") else 1]) if lines else ""
+    line = " ".join(line.strip() for line in lines[: 2 if lines[0].endswith(":") else 1]) if lines else ""
     if isinstance(error, (OSError, ValueError, RuntimeError)) and line:
         return line
     return f"{type(error).__name__}: {line}" if line else type(error).__name__

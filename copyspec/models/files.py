@@ -111,15 +111,15 @@ def read_json(path: Path, *, limit: int = MAX_JSON) -> dict[str, object]:
     """Read a JSON object. Raises FileError for anything else."""
     check_size(path, limit)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
         raise FileError(f"{path.name} is nested too deeply") from None
     except ValueError as error:
         _check_pointer(path)
         raise FileError(f"{path.name} is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise FileError(f"{path.name} holds a {type(found).__name__} instead of an object")
-    return found
+    if not isinstance(data, dict):
+        raise FileError(f"{path.name} holds a {type(data).__name__} instead of an object")
+    return data
 
 
 def _check_pointer(path: Path) -> None:
@@ -140,18 +140,18 @@ def optional_json(find: Find, name: str, *, limit: int = MAX_JSON) -> dict[str, 
     return {} if path is None else read_json(path, limit=limit)
 
 
-def check_config(found: Mapping[str, object], *, trusted: bool) -> None:
+def check_config(config: Mapping[str, object], *, trusted: bool) -> None:
     """Raise FileError for disallowed contents of a config.json; a trusted folder may name code."""
-    if found.get("configuration_files") and not trusted:
+    if config.get("configuration_files") and not trusted:
         raise FileError(f"{CONFIG} has configuration_files, one of which is read in its place: rename that to {CONFIG}")
-    weights = found.get(NAMED_WEIGHTS)
+    weights = config.get(NAMED_WEIGHTS)
     check_names(weights, CONFIG, NAMED_WEIGHTS)
     # transformers reads a pickle of this name, even if it is to read safetensors only.
     if weights is not None and not trusted and not (isinstance(weights, str) and weights.endswith(_SAFE)):
         raise FileError(f"{CONFIG} has {NAMED_WEIGHTS}={_short(weights)}, which is not a {_SAFE} file")
-    for path, key, value in _walk(found):
+    for path, key, value in _walk(config):
         numbers = value if isinstance(value, list) else [value]
-        if _REPEATS.search(key) and any(isinstance(each, (int, float)) and each > MAX_REPEATS for each in numbers):
+        if _REPEATS.search(key) and any(isinstance(n, (int, float)) and n > MAX_REPEATS for n in numbers):
             raise FileError(f"{CONFIG} has {path}={_short(value)}, more than {MAX_REPEATS:,}")
         if _WINDOWS.search(key) and not all(number is None or isinstance(number, (int, float)) for number in numbers):
             raise FileError(f"{CONFIG} has {path}={_short(value)}, which is not a number")
@@ -159,7 +159,7 @@ def check_config(found: Mapping[str, object], *, trusted: bool) -> None:
             continue
         if key == "auto_map" and path != key:  # for the code of a part, transformers would ask on stdout and read stdin
             raise CodeError(f"{CONFIG} names code of its own for a part of the model ({path}: {_short(value)})")
-        if any(key.strip("_").startswith(name) for name in _KERNELS) and any("/" in each for each in _strings(value)):
+        if any(key.strip("_").startswith(name) for name in _KERNELS) and any("/" in text for text in _strings(value)):
             raise CodeError(f"{CONFIG} names a kernel to download and run ({path}: {_short(value)})")
         if key == "attribute_map" and value:  # other names of settings, under which these checks would not find them
             raise FileError(f"{CONFIG} renames settings ({path}: {_short(value)}): leave it out")
@@ -167,36 +167,36 @@ def check_config(found: Mapping[str, object], *, trusted: bool) -> None:
             raise FileError(f"{CONFIG} names another model ({path}: {_short(value)})")
 
 
-def check_tokenizer(found: Mapping[str, object], *, trusted: bool) -> None:
+def check_tokenizer(config: Mapping[str, object], *, trusted: bool) -> None:
     """Raise FileError for disallowed contents of a tokenizer_config.json; a trusted folder may name files anywhere."""
-    if len(found) > MAX_KEYS:
+    if len(config) > MAX_KEYS:
         raise FileError(f"{TOKENIZER_CONFIG} has more than {MAX_KEYS:,} keys")
-    for path, key, value in _walk(found):
-        if (key.endswith("_token") or key == "content") and any(len(each) > MAX_TOKEN for each in _strings(value)):
+    for path, key, value in _walk(config):
+        if (key.endswith("_token") or key == "content") and any(len(text) > MAX_TOKEN for text in _strings(value)):
             raise FileError(f"{TOKENIZER_CONFIG} has a token of more than {MAX_TOKEN:,} characters ({path})")
         # As SentencePiece's model_file in sp_model_kwargs.
         if key.endswith("_file") and path != key and isinstance(value, str) and not trusted:
             raise FileError(f"{TOKENIZER_CONFIG} names a file ({path}: {_short(value)})")
-    inputs, added = found.get("init_inputs", []), found.get("added_tokens_decoder")
-    if not trusted and (not isinstance(inputs, list) or any(isinstance(each, str) for each in inputs)):  # maybe paths
+    inputs, added = config.get("init_inputs", []), config.get("added_tokens_decoder")
+    if not trusted and (not isinstance(inputs, list) or any(isinstance(item, str) for item in inputs)):  # maybe paths
         raise FileError(f"{TOKENIZER_CONFIG} has init_inputs={_short(inputs)}; settings must have names")
     far = [number for number in added if len(number) > MAX_DIGITS] if isinstance(added, Mapping) else []
     if far:
         raise FileError(f"{TOKENIZER_CONFIG} has an added token with the id {_short(far[0])}")
 
 
-def check_special_tokens(found: Mapping[str, object]) -> None:
+def check_special_tokens(config: Mapping[str, object]) -> None:
     """Raise FileError if a special_tokens_map.json names files: all that it holds becomes a setting of the tokenizer,
     in place of the paths that transformers has found in the folder."""
-    for key, value in found.items():
+    for key, value in config.items():
         if key.endswith(("_file", "_spm")) or key in VOCABULARY_SETTINGS:
             raise FileError(f"{SPECIAL_TOKENS} has {key}={_short(value)}, which is not a special token")
 
 
-def tokenizer_names(found: Mapping[str, object]) -> list[str]:
+def tokenizer_names(config: Mapping[str, object]) -> list[str]:
     """The files of which transformers reads one as the tokenizer, by version. Raises FileError if a
     tokenizer_config.json names others than files in the folder itself, which `check_folder` has checked."""
-    names = found.get("fast_tokenizer_files", [])
+    names = config.get("fast_tokenizer_files", [])
     if not isinstance(names, list) or not all(isinstance(name, str) and is_file_name(name) for name in names):
         raise FileError(
             f"{TOKENIZER_CONFIG} names a file that is not in the folder (fast_tokenizer_files: {_short(names)})"
@@ -222,9 +222,9 @@ def is_plain(name: str) -> bool:
     return all(part not in ("", ".", "..") and ":" not in part and "\0" not in part for part in parts)
 
 
-def code_of(file: str, found: Mapping[str, object]) -> str | None:
+def code_of(file: str, config: Mapping[str, object]) -> str | None:
     """The code that a file names in its `auto_map`, for a message; None if it names none."""
-    code = found.get("auto_map")
+    code = config.get("auto_map")
     return f"{file} has auto_map {_short(code)}" if code else None
 
 
@@ -272,26 +272,26 @@ def pickled(folder: Path) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name.endswith(_PICKLED) and (folder / name).is_file())
 
 
-def _walk(found: Mapping[str, object]) -> Iterator[tuple[str, str, object]]:
+def _walk(config: Mapping[str, object]) -> Iterator[tuple[str, str, object]]:
     """Yield (path, key, value) for every key of nested objects."""
-    waiting: list[tuple[str, object]] = [("", found)]
+    waiting: list[tuple[str, object]] = [("", config)]
     while waiting:
         path, value = waiting.pop()
         if isinstance(value, Mapping):
-            for key, each in value.items():
-                yield f"{path}{key}", key, each
-                waiting.append((f"{path}{key}.", each))
+            for key, member in value.items():
+                yield f"{path}{key}", key, member
+                waiting.append((f"{path}{key}.", member))
         elif isinstance(value, list):
-            waiting += [(path, each) for each in value if isinstance(each, (Mapping, list))]
+            waiting += [(path, member) for member in value if isinstance(member, (Mapping, list))]
 
 
 def _strings(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        yield from (each for each in value.values() if isinstance(each, str))
+        yield from (item for item in value.values() if isinstance(item, str))
     elif isinstance(value, list):
-        yield from (each for each in value if isinstance(each, str))
+        yield from (item for item in value if isinstance(item, str))
 
 
 def _short(value: object) -> str:

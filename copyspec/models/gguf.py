@@ -134,7 +134,7 @@ def _parsed_once() -> Iterator[None]:
 
     module: Any = gguf
     before = module.GGUFReader, module.get_tensor_name_map
-    module.GGUFReader, module.get_tensor_name_map = (functools.lru_cache(maxsize=1)(each) for each in before)
+    module.GGUFReader, module.get_tensor_name_map = (functools.lru_cache(maxsize=1)(function) for function in before)
     try:
         yield
     finally:
@@ -151,9 +151,9 @@ def _read(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTo
     auto: Any = AutoModelForCausalLM
     dense = GgufConfig(dequantize=True)
     with building(), bounded(file.stat().st_size, "its header"), hidden_bars():
-        read, found = auto.from_pretrained(file.parent, dtype=dtype, quantization_config=dense, **LOADING, **where)
-    check_complete(found)
-    ends = _adopt(file, read, tokenizer, found["unexpected_keys"])
+        read, info = auto.from_pretrained(file.parent, dtype=dtype, quantization_config=dense, **LOADING, **where)
+    check_complete(info)
+    ends = _adopt(file, read, tokenizer, info["unexpected_keys"])
     # A model read from GGUF stays marked as quantised and cannot be saved, so its weights move into a new one.
     config = read.config
     config.__dict__.pop("quantization_config", None)

@@ -88,28 +88,28 @@ class _Reader:
         self._items, self._longest = 0, 0  # of all lists so far; the most that the next may have
 
     def settings(self) -> dict[str, Value]:
-        found = dict[str, Value]()
+        settings = dict[str, Value]()
         for _ in range(self._settings):
             name = self._name()
-            if name in found:
+            if name in settings:
                 raise FileError(f"its header has {name[:100]!r} twice")
-            if len(found) == _MAX_SETTINGS:
+            if len(settings) == _MAX_SETTINGS:
                 raise FileError(f"its header has more than {_MAX_SETTINGS:,} settings")
             self._longest = _MAX_ITEMS if name.startswith(_TOKENIZER) else MAX_REPEATS
-            found[name] = self._value(self._number("I"))
-        return found
+            settings[name] = self._value(self._number("I"))
+        return settings
 
     def tensors(self) -> list[_Tensor]:
-        found: list[_Tensor] = []
+        tensors: list[_Tensor] = []
         for _ in range(self._tensors):
             name, dimensions = self._name(), self._number("I")
-            if len(found) == _MAX_TENSORS:
+            if len(tensors) == _MAX_TENSORS:
                 raise FileError(f"its header has more than {_MAX_TENSORS:,} tensors")
             if dimensions > _MAX_DIMENSIONS:
                 raise FileError(f"its tensor {name[:100]!r} has {dimensions} dimensions")
             shape = tuple(self._number("Q") for _ in range(dimensions))
-            found.append(_Tensor(name, shape, self._number("I"), self._number("Q")))
-        return found
+            tensors.append(_Tensor(name, shape, self._number("I"), self._number("Q")))
+        return tensors
 
     def _value(self, kind: int, depth: int = 0) -> Value:
         if depth > _MAX_DIMENSIONS:
@@ -176,7 +176,7 @@ def _check_layers(settings: dict[str, Value], tensors: list[_Tensor]) -> None:
         gap = next(number for number in range(len(stack) + 1) if number not in stack)
         if gap < len(stack):
             raise FileError(f"it holds layer {max(stack)}, but not layer {gap}")
-    counts = [len(held) for held in stacks.values()] or [0]
+    counts = [len(stack) for stack in stacks.values()] or [0]
     for key in filter(_LAYERS.fullmatch, settings):
         named = settings[key]
         if type(named) is not int or named not in counts:

@@ -109,7 +109,7 @@ def adopt_settings(settings: Settings, architecture: str, config: PreTrainedConf
             _adopt_scale(key, value, config)
         elif name in _VALUES:
             attributes, neutral = _VALUES[name]
-            attributes = tuple(each for each in attributes if hasattr(config, each))
+            attributes = tuple(attribute for attribute in attributes if hasattr(config, attribute))
             if not attributes and value not in neutral and _TAKEN.get((config.model_type, name)) != value:
                 raise refuse(key, value)
             for attribute in attributes:
@@ -156,9 +156,9 @@ def _adopt_window(settings: Settings, own: dict[str, str], config: PreTrainedCon
         return
     value = settings.pop(own[pattern])
     layers = config.num_hidden_layers
-    windowed = [bool(each) for each in value] if isinstance(value, list) else _every(value, layers)
+    windowed = [bool(flag) for flag in value] if isinstance(value, list) else _every(value, layers)
     if has_one and hasattr(config, "layer_types") and len(windowed) == layers:
-        config.layer_types = ["sliding_attention" if each else "full_attention" for each in windowed]
+        config.layer_types = ["sliding_attention" if is_windowed else "full_attention" for is_windowed in windowed]
     elif any(windowed) and window and window < config.max_position_embeddings:
         raise refuse(own[pattern], value)
 

@@ -50,14 +50,14 @@ class ModelKwargs:
     hub: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
-def check_model_kwargs(given: object) -> ModelKwargs:
-    """Check `given` and split it into its two parts. Raises TypeError or ValueError naming the option, value and
+def check_model_kwargs(kwargs: object) -> ModelKwargs:
+    """Check `kwargs` and split it into its two parts. Raises TypeError or ValueError naming the option, value and
     remedy."""
-    if isinstance(given, ModelKwargs):
-        return given
-    if not isinstance(given, Mapping):
-        raise TypeError(f"model_kwargs must be a dict of options of from_pretrained; got {shown(given)}")
-    for name, value in given.items():
+    if isinstance(kwargs, ModelKwargs):
+        return kwargs
+    if not isinstance(kwargs, Mapping):
+        raise TypeError(f"model_kwargs must be a dict of options of from_pretrained; got {shown(kwargs)}")
+    for name, value in kwargs.items():
         if name in OWN_OPTIONS:
             raise ValueError(f"model_kwargs holds {name!r}; that is {OWN_OPTIONS[name]} here")
         if name not in _ALLOWED:
@@ -70,9 +70,9 @@ def check_model_kwargs(given: object) -> ModelKwargs:
         if value is not None and not fits(value):
             got = "another value" if name == "token" else shown(value)
             raise ValueError(f"model_kwargs[{name!r}] must be {wanted}; got {got}")
-    kept = {name: value for name, value in given.items() if value is not None}
-    hub = {name: kept.pop(name) for name in _HUB if name in kept}
-    return ModelKwargs(kept, hub)
+    own = {name: value for name, value in kwargs.items() if value is not None}
+    hub = {name: own.pop(name) for name in _HUB if name in own}
+    return ModelKwargs(own, hub)
 
 
 def _is_count(value: object) -> bool:
@@ -99,7 +99,9 @@ def _is_memory(value: object) -> bool:
 def _is_quantization(value: object) -> bool:
     if isinstance(value, Mapping):
         plain = (str, int, float, bool, type(None), list)
-        return isinstance(value.get("quant_method"), str) and all(isinstance(each, plain) for each in value.values())
+        return isinstance(value.get("quant_method"), str) and all(
+            isinstance(setting, plain) for setting in value.values()
+        )
     from transformers.utils.quantization_config import QuantizationConfigMixin
 
     return isinstance(value, QuantizationConfigMixin)
@@ -301,9 +303,9 @@ def _check_files(model: object, options: dict[str, object]) -> None:
             raise TypeError(f"adapter must be a folder of a LoRA adapter; got {shown(adapter)}")
         options["adapter"] = os.fspath(adapter)
     if not isinstance(model, str):
-        given = [name for name in ("revision", "adapter", "model_kwargs") if name in options]
+        names = [name for name in ("revision", "adapter", "model_kwargs") if name in options]
         raise ValueError(
-            f"model is a loaded {type(model).__name__}: {' and '.join(given)} cannot be changed any more; "
+            f"model is a loaded {type(model).__name__}: {' and '.join(names)} cannot be changed any more; "
             "load it with them, or give its name"
         )
 
@@ -364,17 +366,17 @@ def _load_model(choice: ModelChoice, name: str) -> PreTrainedModel:
     from copyspec.models.devices import pick_device
 
     device = pick_device(choice.device)
-    found = choice.pretrained(name)
-    config = found.config()
+    pretrained = choice.pretrained(name)
+    config = pretrained.config()
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with _progress_for(name):
         more = dict(choice.model_kwargs.model)
         device_map = more.pop("device_map", "auto" if device == "auto" else None)
-        model = found.model(kind, config, dtype=choice.dtype, device_map=device_map, more=more)
+        model = pretrained.model(kind, config, dtype=choice.dtype, device_map=device_map, more=more)
     places = {device} if device_map is None else {weight.device.type for weight in model.parameters()}
     if choice.dtype == "auto" and places == {"cpu"} and _is_to_be_widened(model):
         if _has_rounded_buffers(model):
-            model = found.model(kind, config, dtype="float32", device_map=device_map, more=more)
+            model = pretrained.model(kind, config, dtype="float32", device_map=device_map, more=more)
         else:
             model.to(torch.float32)  # type: ignore[arg-type]  # its decorator hides the signature
     if device_map is None:

@@ -72,11 +72,11 @@ def _explained(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        found = _system_error(error)
-        if found is None or found.errno not in _UNWRITABLE:
+        cause = _system_error(error)
+        if cause is None or cause.errno not in _UNWRITABLE:
             raise
         raise OSError(
-            f"the model cache cannot be written ({found.strerror}: {found.filename or folder}); make room, or set "
+            f"the model cache cannot be written ({cause.strerror}: {cause.filename or folder}); make room, or set "
             f"{CACHE_VARIABLE} to a folder on another disk"
         ) from error
 
@@ -123,8 +123,8 @@ def _share(folder: Path) -> None:
 
 def made() -> list[tuple[Path, int]]:
     """The finished folders of the cache, including damaged ones, sorted by name, with their size in bytes."""
-    found = sorted(path.parent for path in (cache_folder() / "models").glob(f"*/{MANIFEST}"))
-    return [(folder, _size(folder)) for folder in found]
+    folders = sorted(path.parent for path in (cache_folder() / "models").glob(f"*/{MANIFEST}"))
+    return [(folder, _size(folder)) for folder in folders]
 
 
 def _size(folder: Path) -> int:
@@ -170,10 +170,10 @@ def _noted(folder: Path) -> dict[str, list[object]]:
 def _is_same(folder: Path, name: str, digest: object, *stamp: object) -> bool:
     if not is_file_name(name):
         return False
-    found = os.lstat(folder / name)
-    if not stat.S_ISREG(found.st_mode) or stamp[:1] != (found.st_size,):
+    status = os.lstat(folder / name)
+    if not stat.S_ISREG(status.st_mode) or stamp[:1] != (status.st_size,):
         return False
-    return list(stamp) == _stamp(found) or digest == _digest(folder / name)
+    return list(stamp) == _stamp(status) or digest == _digest(folder / name)
 
 
 def _write_manifest(folder: Path) -> None:
@@ -186,8 +186,8 @@ def _write_manifest(folder: Path) -> None:
         manifest.write(json.dumps({"files": noted}, indent=1).encode())
 
 
-def _stamp(found: os.stat_result) -> list[object]:
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+def _stamp(status: os.stat_result) -> list[object]:
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def _digest(path: Path) -> str:

@@ -143,7 +143,7 @@ class Pretrained:
         with self._one_line_errors():
             size = self._check_weights()
             with building(), bounded(size), hidden_bars():
-                model, found = kind.from_pretrained(
+                model, info = kind.from_pretrained(
                     self.place,
                     config=config,
                     revision=self.revision,
@@ -153,7 +153,7 @@ class Pretrained:
                     device_map=device_map,
                     **{**self.hub, **(more or {}), **LOADING},
                 )
-            check_complete(found)
+            check_complete(info)
         loaded: PreTrainedModel = model
         return loaded
 
@@ -201,7 +201,7 @@ class Pretrained:
             return path if path.exists() else None
         from transformers.utils.hub import cached_file
 
-        found = cached_file(
+        file = cached_file(
             self.place,
             name,
             revision=self.revision,
@@ -209,7 +209,7 @@ class Pretrained:
             _raise_exceptions_for_connection_errors=is_needed or name == CONFIG,
             **self.hub,
         )
-        return None if found is None else Path(found)
+        return None if file is None else Path(file)
 
     def _check_config(self, *, is_model: bool = False) -> None:
         if os.path.isdir(self.place):
@@ -284,9 +284,9 @@ class Pretrained:
         """Options that override disallowed paths in the tokenizer's configuration."""
         import transformers
 
-        found = optional_json(self._find, TOKENIZER_CONFIG)
-        check_tokenizer(found, trusted=self.trust_remote_code)
-        names = tokenizer_names(found)
+        settings = optional_json(self._find, TOKENIZER_CONFIG)
+        check_tokenizer(settings, trusted=self.trust_remote_code)
+        names = tokenizer_names(settings)
         if self.trust_remote_code:
             return {}
         for name in names:
@@ -297,15 +297,15 @@ class Pretrained:
             for beside, limit in {**BESIDE_TOKENIZER, **VOCABULARIES}.items():
                 if (path := self._find(beside)) is not None:
                     check_size(path, limit)
-        for file, given in ((TOKENIZER_CONFIG, found), (CONFIG, optional_json(self._find, CONFIG))):
-            named = given.get("tokenizer_class")
+        for file, config in ((TOKENIZER_CONFIG, settings), (CONFIG, optional_json(self._find, CONFIG))):
+            named = config.get("tokenizer_class")
             # transformers would accept any of its class names, including models that load themselves.
             kind = getattr(transformers, named, None) if isinstance(named, str) else named
             if kind is not None and not (isinstance(kind, type) and _is_tokenizer(kind)):
                 raise FileError(f"{file} has tokenizer_class {named!r}, which is not a tokenizer")
-        paths = (key for key, value in found.items() if key.endswith("_file") and isinstance(value, str))
-        disallowed = {*VOCABULARY_SETTINGS, *(key for key in paths if not is_file_name(str(found[key])))}
-        return {key: None for key in found if key in disallowed}
+        paths = (key for key, value in settings.items() if key.endswith("_file") and isinstance(value, str))
+        disallowed = {*VOCABULARY_SETTINGS, *(key for key in paths if not is_file_name(str(settings[key])))}
+        return {key: None for key in settings if key in disallowed}
 
     @contextmanager
     def _one_line_errors(self, missing: str | None = None) -> Iterator[None]:
@@ -379,7 +379,7 @@ def _forget_kernels(config: PreTrainedConfig) -> None:
     waiting = [config]
     while waiting:
         part = waiting.pop()
-        waiting += [each for each in vars(part).values() if isinstance(each, PreTrainedConfig)]
+        waiting += [value for value in vars(part).values() if isinstance(value, PreTrainedConfig)]
         if getattr(part, "_attn_implementation", None) not in (None, *ATTENTION):
             part._attn_implementation = None
         vars(part).pop("fusion_config", None)  # replaces classes of transformers

@@ -223,6 +223,6 @@ def _checked(alias: Alias, file: Path) -> Path:
     digest = hashlib.sha256()
     with file.open("rb") as opened:
         hash_into(digest, opened)
-    if (found := digest.hexdigest()) != alias.sha256:
-        raise FileError(f"{alias.requirement} holds another {alias.file} than copyspec knows (sha256 {found})")
+    if (actual := digest.hexdigest()) != alias.sha256:
+        raise FileError(f"{alias.requirement} holds another {alias.file} than copyspec knows (sha256 {actual})")
     return file

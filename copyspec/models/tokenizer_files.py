@@ -31,19 +31,19 @@ _CLASS = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]")
 _REPEATED = re.compile(r"\*|\+|\{\d+,\}|\{\d+,\d{2,}\}|\{\d{2,}\}")
 
 
-def check_pipeline(found: Mapping[str, object]) -> None:
+def check_pipeline(data: Mapping[str, object]) -> None:
     """Raise FileError for anything a tokenizer.json may not do to a text."""
-    model = found.get("model")
+    model = data.get("model")
     vocabulary = model.get("vocab") if isinstance(model, Mapping) else None
     if isinstance(vocabulary, (Mapping, list)):
-        _check_lengths((each[0] if isinstance(each, list) and each else each for each in vocabulary), TOKENIZER)
-    _check_padding(found.get("padding"))
-    growth = _growth(_steps(found, "normalizer"))
+        _check_lengths((entry[0] if isinstance(entry, list) and entry else entry for entry in vocabulary), TOKENIZER)
+    _check_padding(data.get("padding"))
+    growth = _growth(_steps(data, "normalizer"))
     if growth > MAX_GROWTH:
         raise FileError(f"the normalizer of {TOKENIZER} may make {growth:,.0f} characters of one")
     until = time.monotonic() + MAX_SECONDS
     for key in ("normalizer", "pre_tokenizer", "decoder", "post_processor"):
-        for part in _steps(found, key):
+        for part in _steps(data, key):
             pattern = part.get("pattern")
             if isinstance(pattern, Mapping) and isinstance(pattern.get("Regex"), str):
                 _check_expression(str(pattern["Regex"]), f"{key} of {TOKENIZER}")
@@ -51,13 +51,13 @@ def check_pipeline(found: Mapping[str, object]) -> None:
                 raise FileError(f"{TOKENIZER} has too many expressions to check")
 
 
-def check_tekken(found: Mapping[str, object]) -> None:
+def check_tekken(data: Mapping[str, object]) -> None:
     """`check_pipeline` for the format of Mistral's tokenizers."""
-    config, vocabulary = found.get("config"), found.get("vocab")
+    config, vocabulary = data.get("config"), data.get("vocab")
     if isinstance(config, Mapping) and isinstance(config.get("pattern"), str):
         _check_expression(str(config["pattern"]), f"config of {TEKKEN}")
     if isinstance(vocabulary, list):
-        _check_lengths((each.get("token_bytes") for each in vocabulary if isinstance(each, Mapping)), TEKKEN)
+        _check_lengths((entry.get("token_bytes") for entry in vocabulary if isinstance(entry, Mapping)), TEKKEN)
 
 
 def _check_lengths(tokens: Iterable[object], file: str) -> None:
@@ -67,8 +67,8 @@ def _check_lengths(tokens: Iterable[object], file: str) -> None:
         raise FileError(f"{file} has a token of {longest:,} characters, more than {MAX_PIECE:,}")
 
 
-def _steps(found: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
-    steps = list(islice(_parts(found.get(key)), MAX_STEPS + 1))
+def _steps(data: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
+    steps = list(islice(_parts(data.get(key)), MAX_STEPS + 1))
     if len(steps) > MAX_STEPS:
         raise FileError(f"the {key} of {TOKENIZER} has more than {MAX_STEPS:,} steps")
     return steps
@@ -83,7 +83,7 @@ def _parts(value: object) -> Iterator[Mapping[str, object]]:
             waiting += reversed(part)
         elif isinstance(part, Mapping):
             yield part
-            waiting += [each for each in part.values() if isinstance(each, list)]
+            waiting += [child for child in part.values() if isinstance(child, list)]
 
 
 def _check_padding(padding: object) -> None:

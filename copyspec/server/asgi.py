@@ -74,8 +74,8 @@ async def refuse(
     send: Send, status: int, body: bytes, headers: dict[str, str] | None = None, *, rest: Rest | None = None
 ) -> None:
     """Send a complete response instead of calling the application. `rest`: what has not been read of the request."""
-    given = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
-    pairs = [(name.encode(), value.encode()) for name, value in given.items()]
+    fields = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+    pairs = [(name.encode(), value.encode()) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": body, "more_body": rest is not None})
     if rest is not None:

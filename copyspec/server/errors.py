@@ -81,16 +81,16 @@ def json_response(body: bytes, status: int = 200, headers: dict[str, str] | None
 async def invalid(request: Request, error: Exception) -> Response:
     """The answer to a body that is no request."""
     assert isinstance(error, RequestValidationError)
-    found: Sequence[dict[str, object]] = error.errors()
-    where = found[0].get("loc", ())
-    names = [str(each) for each in where if each != "body"] if isinstance(where, tuple) else []
+    faults: Sequence[dict[str, object]] = error.errors()
+    where = faults[0].get("loc", ())
+    names = [str(part) for part in where if part != "body"] if isinstance(where, tuple) else []
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not names and kind != "application/json" and not re.fullmatch(r"application/.+\+json", kind):
-        given = f"the body's type is {kind!r}" if kind else "the body has no Content-Type"
-        return error_response(415, f"{given}; send it with Content-Type: application/json", BAD_REQUEST)
-    field = names[0] if names and found[0].get("type") != "json_invalid" else None
-    more = f" ({found[0]['ctx']['error']})" if found[0].get("type") == "json_invalid" else ""  # type: ignore[index]
-    return error_response(400, f"{field or 'the body'}: {found[0].get('msg')}{more}", BAD_REQUEST, param=field)
+        fault = f"the body's type is {kind!r}" if kind else "the body has no Content-Type"
+        return error_response(415, f"{fault}; send it with Content-Type: application/json", BAD_REQUEST)
+    field = names[0] if names and faults[0].get("type") != "json_invalid" else None
+    more = f" ({faults[0]['ctx']['error']})" if faults[0].get("type") == "json_invalid" else ""  # type: ignore[index]
+    return error_response(400, f"{field or 'the body'}: {faults[0].get('msg')}{more}", BAD_REQUEST, param=field)
 
 
 async def http_error(request: Request, error: Exception) -> Response:

@@ -25,15 +25,15 @@ def usage(results: Sequence[Result]) -> Json:
     outputs = [sample for result in results for sample in (result.samples or (result,))]
     prompt = sum(result.prompt_tokens for result in results)
     written = sum(len(output.token_ids) for output in outputs)
-    accepted = sum(each.stats.num_accepted_tokens for each in outputs)
-    drafted = sum(each.stats.num_draft_tokens for each in outputs)
+    accepted = sum(output.stats.num_accepted_tokens for output in outputs)
+    drafted = sum(output.stats.num_draft_tokens for output in outputs)
     details = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
-    details["reasoning_tokens"] = sum(each.parts.num_reasoning_tokens for each in outputs)
+    details["reasoning_tokens"] = sum(output.parts.num_reasoning_tokens for output in outputs)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": written,
         "total_tokens": prompt + written,
-        "prompt_tokens_details": {"cached_tokens": sum(each.stats.num_cached_tokens for each in results)},
+        "prompt_tokens_details": {"cached_tokens": sum(result.stats.num_cached_tokens for result in results)},
         "completion_tokens_details": details,
     }
 
@@ -77,7 +77,7 @@ class Replies:
         deltas: list[Json] = [{name: text for name, text in delta.items() if text}]
         if result is not None:
             deltas += [{"tool_calls": [{"index": i, **call}]} for i, call in enumerate(_calls(result.parts))]
-        choices = [self._delta(index, each) for each in deltas if each]
+        choices = [self._delta(index, delta) for delta in deltas if delta]
         if self.with_logprobs and chunk.logprobs:
             choices = choices or [self._delta(index, {"content": ""})]
             choices[0] |= {"logprobs": _logprobs(chunk.logprobs, is_last=result is not None)}
@@ -113,17 +113,17 @@ class Replies:
         return "tool_calls" if calls else output.finish_reason
 
     def _places(self, output: Result) -> Json:
-        found: Json = {"spans": [asdict(span) for span in output.spans]} if self.with_spans else {}
+        places: Json = {"spans": [asdict(span) for span in output.spans]} if self.with_spans else {}
         if self.with_changes:
             changes = [asdict(change) for change in output.changes]
-            found["changes"] = [each | {"margin": _finite(each["margin"])} for each in changes]
-        return found
+            places["changes"] = [change | {"margin": _finite(change["margin"])} for change in changes]
+        return places
 
 
 def _logprobs(tokens: Sequence[TokenLogprob], *, is_last: bool) -> Json:
     """Log-probabilities in OpenAI's format, without the token that ended the output."""
     shown = tokens[:-1] if is_last and tokens and not tokens[-1].token else tokens
-    content = [{**_token(each), "top_logprobs": list(map(_token, each.top))} for each in shown]
+    content = [{**_token(token), "top_logprobs": list(map(_token, token.top))} for token in shown]
     return {"content": content, "refusal": None}
 
 

@@ -121,8 +121,8 @@ class SharedBody(BaseModel):
         """Number of characters in all texts of a request with this number of prompts: prompts, messages, references and
         the like. Those that all prompts share count for each, as each indexes them."""
         shared: list[object] = [self.prediction]
-        given = self.references if isinstance(self.references, list) else []
-        if is_ids(given) or not any(isinstance(each, list) and not is_ids(each) for each in given):
+        references = self.references if isinstance(self.references, list) else []
+        if is_ids(references) or not any(isinstance(item, list) and not is_ids(item) for item in references):
             shared.append(self.references)  # not a list for each prompt
         return count_characters([*self.__dict__.values()]) + (prompts - 1) * count_characters(shared)
 
@@ -140,7 +140,8 @@ class SharedBody(BaseModel):
         if name in NOT_OFFERED:
             # 0 is a number of log-probabilities in /v1/completions, but equal to False.
             if not any(
-                value == each and isinstance(value, bool) == isinstance(each, bool) for each in NOT_OFFERED[name]
+                value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
+                for neutral in NOT_OFFERED[name]
             ):
                 raise ValueError(f"{name} is not supported here: leave it out, or serve the model with vLLM")
             return
@@ -161,29 +162,29 @@ class SharedBody(BaseModel):
         do not know them, and the option `stop` would take their place."""
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options is for streams only: set stream, or leave it out")
-        given = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
+        options = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
         if self.temperature is not None:
             check_number("temperature", self.temperature, low=0.0, high=MAX_TEMPERATURE)
             if 0 < self.temperature < MIN_TEMPERATURE:  # some clients write 1e-8 for greedy; more precise is no float32
-                given["temperature"] = MIN_TEMPERATURE
+                options["temperature"] = MIN_TEMPERATURE
         if self.top_p == 0:
-            given |= {"top_p": 1.0, "top_k": 1}
+            options |= {"top_p": 1.0, "top_k": 1}
         if self.seed is not None and self.seed < 0:
             check_whole("seed", self.seed, low=-(1 << 63))
-            given["seed"] = self.seed + (1 << 64)  # the same 64 bits
+            options["seed"] = self.seed + (1 << 64)  # the same 64 bits
         if self.drafts is False:
-            given["drafter"] = "none"
+            options["drafter"] = "none"
         if self.logit_bias:
-            given["logit_bias"] = bias = {_token_id(name): value for name, value in self.logit_bias.items()}
+            options["logit_bias"] = bias = {_token_id(name): value for name, value in self.logit_bias.items()}
             for token, value in bias.items():
                 check_number(f"logit_bias[{token}]", value, low=-MAX_BIAS, high=MAX_BIAS)
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         if len(stop) > MAX_STOPS:
             raise ValueError(f"stop holds {len(stop)} strings; at most {MAX_STOPS} are taken here")
         if stop:
-            given["stop"] = [*own_stops, *stop]
+            options["stop"] = [*own_stops, *stop]
         check_references(self.references)
-        return given
+        return options
 
 
 class ChatBody(SharedBody):
@@ -207,18 +208,18 @@ class ChatBody(SharedBody):
         """Options for `Engine.submit` that only chats have. `template`: the model's chat template."""
         if isinstance(self.edit_source, list) and not is_ids(self.edit_source):
             raise ValueError("edit_source must be a str, as a chat is one prompt; lists are for /v1/completions")
-        given: dict[str, object] = {"tools": self.tools or []}
+        options: dict[str, object] = {"tools": self.tools or []}
         if self.top_logprobs:
             check_whole("top_logprobs", self.top_logprobs, low=0, high=MAX_TOP)
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs comes with log-probabilities: set logprobs to true, or leave it out")
         if self.logprobs:
-            given["logprobs"] = self.top_logprobs or 0
+            options["logprobs"] = self.top_logprobs or 0
         if self.tool_choice is not None:
-            given["tool_choice"] = self.tool_choice
+            options["tool_choice"] = self.tool_choice
         variables = {**self._effort(template), **(self.chat_template_kwargs or {})}
         if variables:
-            given["chat_template_kwargs"] = variables
+            options["chat_template_kwargs"] = variables
         schema = _schema(self.response_format or {"type": "text"})
         if schema is not None:
             if self.tools and self.tool_choice != "none":
@@ -226,8 +227,8 @@ class ChatBody(SharedBody):
                     "response_format holds the whole answer to a schema, which leaves no room for calls: leave tools "
                     'out, or send tool_choice "none"'
                 )
-            given["json_schema"] = schema
-        return given
+            options["json_schema"] = schema
+        return options
 
     def _effort(self, template: str) -> dict[str, object]:
         """The variables that `reasoning_effort` stands for."""
@@ -256,11 +257,11 @@ class CompletionBody(SharedBody):
         """The number of prompts. Raises ValueError for what only Python callers may give, like a tokenizer's output."""
         if not isinstance(self.prompt, list):
             return 1
-        for each in self.prompt:
-            if isinstance(each, dict):
+        for prompt in self.prompt:
+            if isinstance(prompt, dict):
                 raise ValueError(
-                    f"prompt holds {shown(each)}; give a text, token ids, or a list of these. Messages of a chat go to "
-                    "/v1/chat/completions"
+                    f"prompt holds {shown(prompt)}; give a text, token ids, or a list of these. Messages of a chat go "
+                    "to /v1/chat/completions"
                 )
         return len(self.prompt) if self.prompt and isinstance(self.prompt[0], (str, list)) else 1
 

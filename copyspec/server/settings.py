@@ -26,19 +26,19 @@ def count_characters(value: object) -> int:
         if isinstance(value, str):
             count += len(value)
         elif isinstance(value, (list, dict)):
-            held = value if isinstance(value, list) else [*value, *value.values()]
-            texts = [each for each in held if not isinstance(each, int)]
+            values = value if isinstance(value, list) else [*value, *value.values()]
+            texts = [item for item in values if not isinstance(item, int)]
             left += texts
             if isinstance(value, list):
-                count += TOKEN_CHARACTERS * (len(held) - len(texts))
+                count += TOKEN_CHARACTERS * (len(values) - len(texts))
     return count
 
 
 def check_references(references: object) -> None:
     """Raise ValueError if `references` holds too many texts, in one list or in one list per prompt."""
-    each = references if isinstance(references, list) else [references]
+    listed = references if isinstance(references, list) else [references]
     # Token ids are one text.
-    count = sum(len(one) if isinstance(one, list) and one and not isinstance(one[0], int) else 1 for one in each)
+    count = sum(len(one) if isinstance(one, list) and one and not isinstance(one[0], int) else 1 for one in listed)
     if count > MAX_REFERENCES:
         raise ValueError(f"references holds {count} texts; at most {MAX_REFERENCES} are taken here: join short ones")
 

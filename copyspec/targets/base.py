@@ -61,11 +61,10 @@ class Session(Protocol):
     def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
         """Logits after each row's uncached tokens and after each node of its tree, in one target pass.
 
-        These are rows 0 .. B - 1 of the session; others, which are behind them, take no part in the pass (where
-        `most_tokens` is limited). `uncached` [B] holds tokens that are not cached yet, at least one per row: the prompt
-        in the first calls (prefill and the first tree share a pass), later the last accepted token (the root). The
-        scores are valid until the next `score`; after an error, the session can only be closed. More tokens than the
-        prefill chunk are cached in several passes.
+        These are rows 0 .. B - 1 of the session; others, which are behind them, take no part in the pass. `uncached`
+        [B] holds tokens that are not cached yet, at least one per row: the prompt in the first calls (prefill and the
+        first tree share a pass), later the last accepted token (the root). The scores are valid until the next `score`;
+        after an error, the session can only be closed. More tokens than the prefill chunk are cached in several passes.
         """
         ...
 

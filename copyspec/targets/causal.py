@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from copyspec.targets.base import Session
-    from copyspec.targets.prefixes import Layers
+    from copyspec.targets.prefixes import Layers, Prefix
 
 PREFILL_CHUNK = 2048
 """Maximum tokens of a pass that reads prompts: enough to keep any device busy, few enough to bound activations and
@@ -68,6 +68,7 @@ class WrappedModel(ABC):
         self.supports_trees = supports_trees
         self.vocab_size, self.max_length = facts.vocab_size, facts.max_length
         self.layer_parts = special_layers(model)
+        self.is_recurrent = any([each.states for each in self.layer_parts])
         self.attends_by_row = (
             not self.layer_parts and not model.config.is_encoder_decoder and attends_by_interface(model)
         )
@@ -131,8 +132,8 @@ class TreeSession(ABC):
     computes = None
     most_tokens = sys.maxsize
     keeps_prefixes = False
-    """Whether a row's keys and values depend on its tokens and their positions alone, so that `PrefixCache` may hold
-    them."""
+    """Whether what is cached of a row depends on its tokens and their positions alone, so that `PrefixCache` may hold
+    it."""
 
     def __init__(
         self, target: WrappedModel, facts: ModelFacts, prompts: Sequence[Sequence[int]] = (), new_tokens: int = 0
@@ -147,7 +148,7 @@ class TreeSession(ABC):
         self._states: RecurrentStates | None = None
         if target.layer_parts:
             add_layers(self._cache, target.layer_parts)
-        if any([each.states for each in target.layer_parts]):
+        if target.is_recurrent:
             self._states = RecurrentStates(self._model, self._cache)
             self.prefill_chunk = sys.maxsize  # what follows a state is read token by token
         self._uncached: Rows | None = None  # of the last `score`, until `keep` commits them
@@ -164,10 +165,15 @@ class TreeSession(ABC):
         most = self._target.most_nodes
         return most if self._states is None else min(most, self._states.most_nodes)
 
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether rows have recurrent states."""
+        return self._states is not None
+
     def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> Scores:
-        check_rows(len(self._rows), uncached, trees)
+        check_rows(min(len(uncached), len(self._rows)), uncached, trees)
         self._uncached = uncached
-        starts = [row.length for row in self._rows]
+        starts = [row.length for row in self._rows[: len(uncached)]]
         sizes = [1 + len(tree.tokens) for tree in trees]
         with inference_mode(True):
             count = sum(map(len, uncached)) + sum(sizes)
@@ -202,11 +208,16 @@ class TreeSession(ABC):
         self._uncached = None
 
     @in_inference_mode
-    def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
-        """Start the last rows, which must be empty, with these pieces; `room`: number of slots to allocate."""
-        for row, pieces in zip(self._rows[-len(prefixes) :], prefixes, strict=True):
+    def load(self, prefixes: Sequence[Prefix], room: int) -> None:
+        """Start the last rows, which must be empty, with these; `room`: number of slots to allocate."""
+        first = len(self._rows) - len(prefixes)
+        for place, prefix in enumerate(prefixes, first):
+            row = self._rows[place]
             row.reserved = max(row.reserved, room)
-            row.fill(pieces)
+            row.fill(prefix.pieces)
+            row.length = prefix.length
+            if self._states is not None and prefix.length:
+                self._states.begin(place, prefix.states)
 
     @in_inference_mode
     def read(self, row: int, start: int, stop: int) -> Layers:
@@ -216,7 +227,7 @@ class TreeSession(ABC):
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         if self._uncached is None:
             raise RuntimeError("keep() commits what the last score() computed; call score() first")
-        for place, (row, ids, path) in enumerate(zip(self._rows, self._uncached, paths, strict=True)):
+        for place, (row, ids, path) in enumerate(zip(self._rows, self._uncached, paths, strict=False)):
             end = row.length + len(ids)
             row.length = end + len(path)
             # The tree's first chain is already in place; the nodes of a path are in rising order.
@@ -250,7 +261,7 @@ class TreeSession(ABC):
         self._ahead = min(new_tokens, LOOK_AHEAD)
         self._rows += [RowCache(self._ahead) for _ in prompts]
         if self._states is not None:
-            self._states.add(len(prompts))
+            self._states.add([len(prompt) for prompt in prompts])
         self._uncached = None
 
     def close(self) -> None:
@@ -265,8 +276,8 @@ class TreeSession(ABC):
             raise ValueError("some of its layers keep no keys and values of their own")
         return {number: (layers[number].keys, layers[number].values) for number in sorted(layers)}
 
-    def states(self, row: int) -> list[State]:
-        """The recurrent states of a row, by mixer."""
+    def states(self, row: int) -> Sequence[State]:
+        """The recurrent states of a row, by mixer. They are never written to."""
         return [] if self._states is None else self._states.of(row)
 
     @abstractmethod
@@ -360,7 +371,7 @@ class TreeSession(ABC):
     def _fit(self, uncached: Rows, trees: Sequence[DraftTree]) -> bool:
         """Whether these tokens and trees of all rows fit into one pass."""
         sizes = [len(ids) + len(tree.tokens) for ids, tree in zip(uncached, trees, strict=True)]
-        used = [row.length + size for row, size in zip(self._rows, sizes, strict=True)]
+        used = [row.length + size for row, size in zip(self._rows, sizes, strict=False)]
         by_row = self._target.attends_by_row or len(sizes) == 1
         mask = sum(map(int.__mul__, sizes, used)) if by_row else sum(sizes) * sum(used)
         return sum(sizes) <= self.prefill_chunk and mask <= MASK_LIMIT
@@ -402,7 +413,7 @@ class CausalSession(TreeSession):
     @property
     def keeps_prefixes(self) -> bool:  # type: ignore[override]
         """See `TreeSession`."""
-        return not self._target.layer_parts
+        return not any([part.indexes for part in self._target.layer_parts])
 
     def _call(self, tokens: torch.Tensor, positions: torch.Tensor, masks: Any) -> torch.Tensor:
         facts, count, work = self._facts, tokens.shape[1], self._cache.work

@@ -193,13 +193,12 @@ class RowCache:
 
     def fill(self, pieces: Sequence[Layers]) -> None:
         """Begin the row with these pieces."""
-        for piece in pieces:
-            stop = self.length
-            for number, pair in enumerate(piece):
-                if pair is not None:
-                    stop = self.length + pair[0].shape[1]
-                    self.layer(number, stop, *pair).write(self.length, *pair)
-            self.length = stop
+        for number in range(max(map(len, pieces), default=0)):
+            start = 0
+            for piece in pieces:
+                if (pair := piece[number]) is not None:
+                    self.layer(number, start + pair[0].shape[1], *pair).write(start, *pair)
+                    start += pair[0].shape[1]
 
     def read(self, start: int, stop: int) -> Layers:
         """Copy the keys and values in slots start .. stop - 1, [H, n, D]; None for layers without keys of their own."""

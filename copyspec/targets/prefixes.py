@@ -4,6 +4,10 @@ They are stored in blocks of BLOCK_TOKENS tokens; where only the first N tokens 
 may be shorter. A block's key is its tokens and the preceding block, so that prompts share common prefixes and a lookup
 compares tokens instead of hashes (like the blocks of PagedAttention, Kwon et al. 2023, arXiv:2309.06180). The least
 recently used blocks are evicted first, the ends of prefixes before their beginnings.
+
+A recurrent state belongs to one length. It is stored with the block, here a shorter one too, that ends there: the last
+whole one of a prompt, that at the end of an output, and that where a prompt leaves an earlier one, as others may do so,
+too (Marconi, Pan et al. 2024, arXiv:2411.19379).
 """
 
 from __future__ import annotations
@@ -11,8 +15,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
@@ -20,6 +24,7 @@ from copyspec.common.forks import fork_safe
 
 if TYPE_CHECKING:
     from copyspec.targets.hooks.model_state import ModelState
+    from copyspec.targets.hooks.recurrence import State
 
 BLOCK_TOKENS = 32
 """Tokens per block. A prompt is reread from its last whole block: 16 tokens on average, a fraction of a pass."""
@@ -34,12 +39,25 @@ Layers = Sequence["tuple[torch.Tensor, torch.Tensor] | None"]
 """Keys and values of each layer, [H, n, D]; None for a layer without any of its own."""
 
 
+class Prefix(NamedTuple):
+    """What a row can begin with."""
+
+    length: int = 0
+    pieces: Sequence[Layers] = ()
+    """Keys and values of so many tokens, in order."""
+    states: Sequence[State] = ()
+    """Recurrent states behind them, by mixer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Past:
     """Keys and values with which a row begins, computed by its caller."""
 
     layers: Layers
     before: int  # how many of their tokens precede those that the row is known by
+
+    def prefix(self) -> Prefix:
+        return Prefix(next(pair[0].shape[1] for pair in self.layers if pair is not None), [self.layers])
 
 
 class PrefixSession(Protocol):
@@ -48,20 +66,31 @@ class PrefixSession(Protocol):
     @property
     def lengths(self) -> Sequence[int]: ...
 
-    def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
-        """Start the last rows, which are empty, with these pieces, in order; `room`: number of slots to allocate."""
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether its rows have recurrent states, too."""
+        ...
+
+    def load(self, prefixes: Sequence[Prefix], room: int) -> None:
+        """Start the last rows, which are empty, with these; `room`: number of slots to allocate."""
         ...
 
     def read(self, row: int, start: int, stop: int) -> Layers:
         """Copy the keys and values in slots start .. stop - 1 of a row."""
         ...
 
+    def states(self, row: int) -> Sequence[State]:
+        """Copy the recurrent states of a row, by mixer."""
+        ...
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class _Block:
     number: int
     layers: Layers
     size: int  # bytes
+    states: Sequence[State] = ()
+    tails: set[int] = field(default_factory=set)  # lengths of shorter blocks that follow it
 
 
 class PrefixCache:
@@ -94,25 +123,44 @@ class PrefixCache:
             self._roots.clear()
             self._bytes = 0
 
-    def find(self, state: ModelState, tokens: Sequence[int], most: int | None = None) -> list[Layers]:
+    def find(self, state: ModelState, tokens: Sequence[int], most: int | None = None) -> Prefix:
         """Return the cached blocks that `tokens` begin with; their last may be a shorter one that ends after `most`
         tokens. They never cover all tokens, since the last one must be passed through the model for its logits."""
-        found: list[Layers] = []
         tokens = tokens[: max(0, len(tokens) - 1)]
         with self._lock:
             root = self._root(state)
             keys = self._known(root, _blocks(tokens, None))
             if most is not None and BLOCK_TOKENS * len(keys) < most:
                 keys = self._known(root, _blocks(tokens, most))
-            found = [self._blocks[key].layers for key in keys]
-            self._touch(keys)
-        return found
+            return self._prefix(keys)
+
+    def find_states(self, state: ModelState, tokens: Sequence[int]) -> tuple[Prefix, int]:
+        """As `find`, up to the last length whose recurrent states are cached; and up to where keys and values are."""
+        tokens = tuple(tokens[: max(0, len(tokens) - 1)])
+        with self._lock:
+            keys = self._known(self._root(state), _blocks(tokens, None))
+            shared = BLOCK_TOKENS * len(keys)
+            while keys:
+                block, start = self._blocks[keys[-1]], BLOCK_TOKENS * len(keys)
+                tails = [(block.number, tokens[start : start + size]) for size in sorted(block.tails, reverse=True)]
+                tail = [key for key in tails if key in self._blocks][:1]
+                if tail or block.states:
+                    return self._prefix([*keys, *tail]), shared
+                keys.pop()
+        return Prefix(), shared
 
     def add(
-        self, state: ModelState, tokens: Sequence[int], read: Callable[[int, int], Layers], most: int | None = None
+        self,
+        state: ModelState,
+        tokens: Sequence[int],
+        read: Callable[[int, int], Layers],
+        most: int | None = None,
+        states: Sequence[State] = (),
     ) -> None:
         """Store the whole blocks of `tokens`, or their first `most` tokens; `read(start, stop)` returns their keys and
-        values."""
+        values. `states`: recurrent ones behind all of `tokens`, which are then stored to the last."""
+        if states:
+            most = len(tokens)
         blocks = _blocks(tokens, most)
         with self._lock:
             root = self._root(state)
@@ -128,15 +176,35 @@ class PrefixCache:
                     if not self._make_room(block.size, used):
                         break
                     key = (before, blocks[at])
+                    if keys and len(blocks[at]) < BLOCK_TOKENS:
+                        self._blocks[keys[-1]].tails.add(len(blocks[at]))
                     self._blocks[key] = block
                     self._bytes += block.size
                     keys.append(key)
                     used.add(key)
                     before = block.number
+                if states and len(keys) == len(blocks) and not self._blocks[keys[-1]].states:
+                    self._add_states(self._blocks[keys[-1]], states, used)
             except torch.OutOfMemoryError:  # the passes need this memory
                 self.clear()
                 return
             self._touch(keys)
+
+    def _add_states(self, block: _Block, states: Sequence[State], used: set[tuple[int, tuple[int, ...]]]) -> None:
+        size = sum(each.nbytes for state in states for each in state.values())
+        if self._make_room(size, used):
+            block.states, block.size = states, block.size + size
+            self._bytes += size
+
+    def _prefix(self, keys: Sequence[tuple[int, tuple[int, ...]]]) -> Prefix:
+        """These blocks, which follow each other."""
+        self._touch(keys)
+        blocks = [self._blocks[key] for key in keys]
+        return Prefix(
+            sum([len(tokens) for _, tokens in keys]),
+            [block.layers for block in blocks],
+            blocks[-1].states if blocks else (),
+        )
 
     def _known(self, root: int, blocks: Sequence[tuple[int, ...]]) -> list[tuple[int, tuple[int, ...]]]:
         """The keys of the first of `blocks`, as many as are cached."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +23,10 @@ import torch
 from torch import nn
 from transformers.cache_utils import LinearAttentionLayer
 
-from copyspec.options import MOST_NODES
 from copyspec.targets.detours import detour, original
-from copyspec.targets.hooks.paths import Paths
+from copyspec.targets.hooks.paths import TOGETHER, Paths
 from copyspec.targets.hooks.recurrence import LayerParts, State, mixers, read_state, write_state
-from copyspec.targets.hooks.tree_mixers import TreeRun, takes_trees
+from copyspec.targets.hooks.tree_mixers import TreeRun, of_tokens, takes_trees
 from copyspec.targets.passes import PassCache, PassLayer
 from copyspec.tree import ROOT
 
@@ -93,7 +92,9 @@ class _Drafts:
     rows: Sequence[int]
     work: Pass
     trees: Sequence[DraftTree]
+    prompts: Sequence[int]  # their lengths
     paths: Paths | None = None
+    pieces: dict[int, list[Paths]] = field(default_factory=dict)  # of what rows read, by place
 
     def tree_paths(self, joins: Sequence[bool], device: torch.device) -> Paths:
         """The nodes of all rows, behind the uncached tokens of those rows that join; made once."""
@@ -106,8 +107,34 @@ class _Drafts:
                 nodes = len(places) - len(tree.tokens)
                 parents[nodes:] = [-1 if nodes == first and up < 0 else nodes + up for up in tree.parents]
                 spans.append(range(first, len(places)))
-            self.paths = Paths(places, parents, spans, device)
+            self.paths = self._paths(places, parents, spans, device)
         return self.paths
+
+    def read_paths(self, place: int, device: torch.device) -> list[Paths]:
+        """The uncached tokens of a row, in pieces, as time and memory grow by their square; made once."""
+        if place not in self.pieces:
+            read = self.read(place)
+            cuts = [read[start : start + TOGETHER] for start in range(0, len(read), TOGETHER)]
+            self.pieces[place] = [
+                self._paths(cut, range(-1, len(cut) - 1), [range(len(cut))], device, place) for cut in cuts
+            ]
+        return self.pieces[place]
+
+    def _paths(
+        self,
+        places: Sequence[int],
+        parents: Sequence[int],
+        spans: Sequence[range],
+        device: torch.device,
+        first: int = 0,
+    ) -> Paths:
+        """`first`: the row that the first span is of."""
+        paths = Paths(places, parents, spans, device)
+        of_rows = self.prompts[first : first + len(spans)]
+        if any(map(int.__lt__, self.work.starts[first:], of_rows)):
+            lengths = torch.tensor(of_rows)[paths.rows]
+            paths.is_prompt = (torch.from_numpy(self.work.packed[1])[list(places)] < lengths).to(device)
+        return paths
 
     def read(self, place: int) -> range:
         """The uncached tokens of a row, as places in the pass; its nodes follow."""
@@ -131,6 +158,7 @@ class RecurrentStates:
     def __init__(self, model: PreTrainedModel, cache: PassCache) -> None:
         self._mixers, self._cache = mixers(model), cache
         self._rows: list[dict[int, State]] = []  # by mixer
+        self._prompts: list[int] = []  # their lengths
         self._take_trees = [takes_trees(mixer) for _, mixer in self._mixers]
         self._nodes: list[dict[int, Callable[[int], State]]] = []  # of the last pass, by mixer: after ROOT or a node
         self._drafts: _Drafts
@@ -138,7 +166,7 @@ class RecurrentStates:
     @contextmanager
     def during(self, rows: Sequence[int], work: Pass, trees: Sequence[DraftTree]) -> Iterator[None]:
         """Let the model's mixers read and write the states of these rows while a pass runs."""
-        self._drafts = _Drafts(rows, work, trees)
+        self._drafts = _Drafts(rows, work, trees, [self._prompts[row] for row in rows])
         self._nodes = self._nodes or [{} for _ in self._rows]
         for row in rows:
             self._nodes[row] = {}
@@ -151,6 +179,10 @@ class RecurrentStates:
     def of(self, row: int) -> list[State]:
         """The states of a row, by mixer."""
         return [self._rows[row][number] for number in range(len(self._mixers))]
+
+    def begin(self, row: int, states: Sequence[State]) -> None:
+        """Let a row that has none have these states."""
+        self._rows[row] = dict(enumerate(states))
 
     def keep(self, row: int, node: int) -> None:
         """Make the states after this node of the last pass (ROOT: after the uncached tokens) the row's."""
@@ -182,10 +214,12 @@ class RecurrentStates:
 
     def select(self, rows: Sequence[int]) -> None:
         self._rows, self._nodes = [self._rows[row] for row in rows], []
+        self._prompts = [self._prompts[row] for row in rows]
 
-    def add(self, count: int) -> None:
-        """Append so many rows, which have no states yet."""
-        self._rows, self._nodes = [*self._rows, *[{} for _ in range(count)]], []
+    def add(self, prompts: Sequence[int]) -> None:
+        """Append rows with prompts of so many tokens, which have no states yet."""
+        self._rows, self._nodes = [*self._rows, *[{} for _ in prompts]], []
+        self._prompts += prompts
 
     def _stepped(self, number: int, mixer: nn.Module, layer: object) -> Callable[..., Any]:
         """The mixer's forward with states by node."""
@@ -200,15 +234,23 @@ class RecurrentStates:
                 """Run the mixer on some tokens of rows that have these states; return their new states."""
                 write_state(layer, {key: torch.cat([each[key] for each in states]) for key in states[0]})
                 index = torch.tensor(places, device=hidden.device)
-                more = [_cut(each, tokens, index) for each in args]
-                outputs.put(mix(*more, **{name: _cut(each, tokens, index) for name, each in named.items()}), places)
+                cut = partial(of_tokens, tokens, lambda values: values[0, index])
+                outputs.put(mix(*map(cut, args), **{name: cut(each) for name, each in named.items()}), places)
                 after = read_state(layer)
                 return [{key: each[at : at + 1] for key, each in after.items()} for at in range(len(states))]
 
             nodes: list[list[State]] = [[] for _ in drafts.rows]
-            # All at once takes time and memory by the square of the tokens: many of a row are read one by one.
+
+            def read_on(place: int, state: State) -> State:
+                """The state of a row behind its uncached tokens, from that before them."""
+                for paths in drafts.read_paths(place, hidden.device):
+                    piece = TreeRun(paths)
+                    run([[token] for token in paths.places], [state], piece.forward(mixer))
+                    state = piece.state(len(paths.places) - 1, state)
+                return state
+
             joins = [
-                number in self._rows[row] and len(drafts.read(place)) <= MOST_NODES
+                number in self._rows[row] and len(drafts.read(place)) <= TOGETHER
                 for place, row in enumerate(drafts.rows)
             ]
             at_once = self._take_trees[number] and any(map(len, drafts.trees))
@@ -217,10 +259,13 @@ class RecurrentStates:
                     continue
                 read = [drafts.read(row) for row in rows]
                 states = [self._rows[drafts.rows[row]].get(number, {}) for row in rows]
-                # Some mixers read several tokens from no state only.
-                step = 1 if states[0] else len(read[0])
-                for start in range(0, len(read[0]), step):
-                    states = run([list(each[start : start + step]) for each in read], states)
+                count, has_state = len(read[0]), bool(states[0])
+                if has_state and count > 1 and self._take_trees[number]:
+                    states = [read_on(row, state) for row, state in zip(rows, states, strict=True)]
+                else:
+                    step = 1 if has_state else count  # some mixers read several tokens from no state only
+                    for start in range(0, count, step):
+                        states = run([list(each[start : start + step]) for each in read], states)
                 for row, state in zip(rows, states, strict=True):
                     nodes[row].append(state)
             taken = None
@@ -266,16 +311,6 @@ def _after_run(run: TreeRun, first: int, before: State, is_root: bool, node: int
     """The same of a run. `first`: the place of a row's first node among its tokens; `before`: the states that these
     follow, which may be ROOT's."""
     return before if is_root and node == ROOT else run.state(first + node, before)
-
-
-def _cut(value: Any, tokens: int, index: torch.Tensor) -> Any:
-    """Some tokens, [n, m], of an argument with a number for each token of the pass, [1, T, ...]: [n, m, ...]. Others
-    are returned as they are."""
-    if isinstance(value, tuple):
-        return tuple(_cut(each, tokens, index) for each in value)
-    if not isinstance(value, torch.Tensor) or value.dim() < 2 or value.shape[:2] != (1, tokens):
-        return value
-    return value[0, index]
 
 
 class _Outputs:

@@ -11,8 +11,9 @@ from copyspec.targets.scores import Scores
 
 if TYPE_CHECKING:
     from copyspec.targets.base import Session
+    from copyspec.targets.hooks.recurrence import State
     from copyspec.targets.hooks.states import RowStates
-    from copyspec.targets.prefixes import Layers, PrefixSession
+    from copyspec.targets.prefixes import Layers, Prefix, PrefixSession
     from copyspec.tree import DraftTree
 
 
@@ -45,23 +46,31 @@ class RowSessions:
         """Whether all rows' sessions can load and store prefixes."""
         return all(getattr(session, "keeps_prefixes", False) for session in self._sessions)
 
-    def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether rows have recurrent states."""
+        return any(cast("PrefixSession", session).is_recurrent for session in self._sessions)
+
+    def load(self, prefixes: Sequence[Prefix], room: int) -> None:
         for session, prefix in zip(self._sessions[-len(prefixes) :], prefixes, strict=True):
             cast("PrefixSession", session).load([prefix], room)
 
     def read(self, row: int, start: int, stop: int) -> Layers:
         return cast("PrefixSession", self._sessions[row]).read(0, start, stop)
 
+    def states(self, row: int) -> Sequence[State]:
+        return cast("PrefixSession", self._sessions[row]).states(0)
+
     def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
-        check_rows(len(self._sessions), uncached, trees)
-        parts = zip(self._sessions, uncached, trees, strict=True)
+        check_rows(min(len(uncached), len(self._sessions)), uncached, trees)
+        parts = zip(self._sessions, uncached, trees, strict=False)
         return Scores.of_rows([session.score([ids], [tree])[0] for session, ids, tree in parts])
 
     def score_with_states(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
     ) -> tuple[Scores, Sequence[RowStates] | None]:
-        check_rows(len(self._sessions), uncached, trees)
-        parts = zip(self._sessions, uncached, trees, strict=True)
+        check_rows(min(len(uncached), len(self._sessions)), uncached, trees)
+        parts = zip(self._sessions, uncached, trees, strict=False)
         scores, states = zip(
             *[session.score_with_states([ids], [tree], layers) for session, ids, tree in parts], strict=True
         )
@@ -69,7 +78,7 @@ class RowSessions:
         return Scores.of_rows([each[0] for each in scores]), held if len(held) == len(scores) else None
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        for session, path in zip(self._sessions, paths, strict=True):
+        for session, path in zip(self._sessions, paths, strict=False):
             session.keep([path])
 
     def trim(self, lengths: Sequence[int]) -> None:

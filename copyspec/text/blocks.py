@@ -123,14 +123,14 @@ class Candidate:
 
 def find_blocks(text: str) -> list[Block]:
     """The most probable blocks, best first. Blocks may overlap, since one text may have several possible ends."""
-    found = sorted(candidates(text), key=lambda each: (-each.weight, each.start, -each.stop))[:MAX_STARTS]
+    ranked = sorted(candidates(text), key=lambda c: (-c.weight, c.start, -c.stop))[:MAX_STARTS]
     # Scale all odds together if the largest exceeds MAX_ODDS, so that two near-certain starts keep their ratio.
-    scale = min(1.0, MAX_ODDS / max((candidate.weight for candidate in found), default=1.0))
-    least = MIN_SHARE * (1.0 + sum(candidate.weight for candidate in found))
+    scale = min(1.0, MAX_ODDS / max((candidate.weight for candidate in ranked), default=1.0))
+    least = MIN_SHARE * (1.0 + sum(candidate.weight for candidate in ranked))
     blocks: dict[tuple[int, int], Block] = {}  # by stop position: one block may have several starts
     inner: list[Candidate] = []
     characters = 0
-    for candidate in found:
+    for candidate in ranked:
         # After a space the first token differs from that at the start of an output, so such a text gets a block of its
         # own.
         apart = candidate.start if text[candidate.start - 1 : candidate.start] == " " else -1
@@ -180,7 +180,7 @@ def candidates(text: str) -> list[Candidate]:
     """All delimited texts, each in its possible readings."""
     first, end = max(0, len(text) - LOOKED_AT), len(text.rstrip())
     fenced, others, marked = _set_apart(text, first)
-    found: dict[tuple[int, int], Candidate] = {}
+    by_span: dict[tuple[int, int], Candidate] = {}
     turns = [match.span() for match in _END_OF_TURN.finditer(text, first)]
     at = len(turns)
     replies = _replies(text, turns, end)
@@ -224,14 +224,14 @@ def candidates(text: str) -> list[Candidate]:
             )
             mark = 2 * KINDS.index(kind) + reading
             score = WEIGHTS[mark] + sum(map(operator.mul, WEIGHTS[2 * len(KINDS) :], features))
-            known = found.get((begins, stop))
+            known = by_span.get((begins, stop))
             if known is None or known.weight < math.exp(score):
-                found[begins, stop] = Candidate(begins, stop, (mark, *features), math.exp(score))
+                by_span[begins, stop] = Candidate(begins, stop, (mark, *features), math.exp(score))
             if not reading and kind in _APART:
                 inner = (begins, stop)
         if inner is not None:
             apart.append(inner)
-    return list(found.values())
+    return list(by_span.values())
 
 
 class _Stretches:
@@ -309,8 +309,8 @@ def _closed(text: str, kind: str, match: re.Match[str], start: int, turn: int) -
         close = max(text.rfind("}", start, turn), text.rfind("]", start, turn))
         return (close + 1, close + 1) if close >= 0 else (start, start)
     if kind == "quote":
-        found = _CLOSED[match["quote"]].search(text, start, turn)
-        return found.span() if found is not None else (start, start)
+        closing = _CLOSED[match["quote"]].search(text, start, turn)
+        return closing.span() if closing is not None else (start, start)
     mark = f"</{match['tag']}" if kind == "tag" else match[kind]
     close = text.find(mark, start)
     if close < 0:
@@ -377,8 +377,8 @@ def encode_block(text: str, block: Block, encode: Encode) -> EncodedBlock:
 def break_tokens(encode: Callable[[str], Sequence[int]]) -> frozenset[int]:
     """Tokens that end labels, openings and lines: after them an output's introduction may be over and a copy may
     begin."""
-    found = [encode(before + mark) for mark in _BREAKS for before in ("", "a", "a ")]
-    return frozenset(ids[-1] for ids in found if ids)
+    encodings = [encode(before + mark) for mark in _BREAKS for before in ("", "a", "a ")]
+    return frozenset(ids[-1] for ids in encodings if ids)
 
 
 def _paragraph_ends(text: str) -> Iterator[int]:
@@ -389,11 +389,11 @@ def _paragraph_ends(text: str) -> Iterator[int]:
 
 def token_starts(starts: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Map character positions to the tokens that hold them, each token once with its highest bucket."""
-    found: dict[int, int] = {}
+    buckets: dict[int, int] = {}
     at = 0
     for start, bucket in starts:
         while at < len(offsets) and offsets[at][1] <= start:
             at += 1
         if at < len(offsets):
-            found[at] = max(bucket, found.get(at, 0))
-    return list(found.items())
+            buckets[at] = max(bucket, buckets.get(at, 0))
+    return list(buckets.items())

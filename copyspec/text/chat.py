@@ -122,7 +122,7 @@ def continues(messages: Sequence[Message]) -> bool:
 
 def check_variables(name: str, variables: object) -> Mapping[str, object]:
     """Check the variables of a chat template, given as the option `name`. Raises TypeError or ValueError."""
-    named = isinstance(variables, Mapping) and all(isinstance(each, str) for each in variables)
+    named = isinstance(variables, Mapping) and all(isinstance(variable, str) for variable in variables)
     check_type(named, name, variables, "a mapping of the chat template's variables, {'enable_thinking': False}")
     assert isinstance(variables, Mapping)
     for variable, value in variables.items():
@@ -242,9 +242,9 @@ def apply(
     whether the last message is continued; None: one of both. Raises what the template raises."""
     goes_on = continues(messages) if goes_on is None else goes_on
     called: Any = [dict(tool) for tool in tools] or None
-    given: Any = dict(variables)
+    values: Any = dict(variables)
     source = tokenizer.get_chat_template(tools=called)
-    with bounded(source, text_size([*messages, *(called or ()), given])):
+    with bounded(source, text_size([*messages, *(called or ()), values])):
         text = tokenizer.apply_chat_template(
             [dict(message) for message in messages],  # type: ignore[arg-type]  # annotated for text contents only
             tools=called,
@@ -252,12 +252,12 @@ def apply(
             tokenize=False,
             add_generation_prompt=not goes_on if opens is None else opens,
             continue_final_message=goes_on,
-            **given,
+            **values,
         )
     if not isinstance(text, str) or not text:
         raise TemplateError("it renders an empty prompt")
     named = tokenizer.chat_template
-    _note_unread(tuple(named.values()) if isinstance(named, dict) else (source,), frozenset(given))
+    _note_unread(tuple(named.values()) if isinstance(named, dict) else (source,), frozenset(values))
     return text
 
 

@@ -400,15 +400,15 @@ class Codec:
             joined = separator.join(pieces)
             encoded = self._tokenized(joined, False)
             ids, offsets = encoded.ids, encoded.offsets
-            kept = _without(ids, self.tokenizer.convert_tokens_to_ids(separator), separator, pieces)
-            body = [ids[i] for i in kept or ()]
-            if kept is None or not self._tokens.hold(body, pieces):
+            indices = _without(ids, self.tokenizer.convert_tokens_to_ids(separator), separator, pieces)
+            body = [ids[i] for i in indices or ()]
+            if indices is None or not self._tokens.hold(body, pieces):
                 continue
             if wrap:
                 return Encoded(self._wrapped(body, ids, joined))
             if offsets is None:
                 return Encoded(body)
-            return Encoded(body, partial(_unjoined, offsets, kept, pieces, len(separator)))
+            return Encoded(body, partial(_unjoined, offsets, indices, pieces, len(separator)))
         return None
 
     def _apart(self, piece: str) -> list[str]:
@@ -481,20 +481,20 @@ def _without(ids: list[int], separator_id: object, separator: str, pieces: Seque
     A chat template writes special tokens of its own, so separators are identified by their order.
     """
     own = [piece.count(separator) for piece in pieces]
-    found = [i for i, token in enumerate(ids) if token == separator_id]
-    if len(found) != sum(own) + len(pieces) - 1:
+    separators = [i for i, token in enumerate(ids) if token == separator_id]
+    if len(separators) != sum(own) + len(pieces) - 1:
         return None
     inserted: set[int] = set()
     position = 0
     for count in own[:-1]:
         position += count
-        inserted.add(found[position])
+        inserted.add(separators[position])
         position += 1
     return [i for i in range(len(ids)) if i not in inserted]
 
 
 def _unjoined(
-    joined: Callable[[], Sequence[tuple[int, int]]], kept: Sequence[int], pieces: Sequence[str], width: int
+    joined: Callable[[], Sequence[tuple[int, int]]], indices: Sequence[int], pieces: Sequence[str], width: int
 ) -> list[tuple[int, int]]:
     """Convert offsets in the joined text to offsets in the text of the pieces."""
     ends: list[int] = []  # end of each separator in the joined text
@@ -505,7 +505,7 @@ def _unjoined(
     offsets = joined()
     result: list[tuple[int, int]] = []
     passed = 0
-    for i in kept:
+    for i in indices:
         start, stop = offsets[i]
         while passed < len(ends) and start >= ends[passed]:
             passed += 1

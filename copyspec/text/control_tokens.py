@@ -27,8 +27,9 @@ class ControlTokens:
         special |= {token.content for token in added.values() if token.special}
         # One-character tokens cannot be split.
         self.special = _any_of(text for text in special if len(text) > 1)
-        given = tokenizer.chat_template
-        template = "\n".join(given.values()) if isinstance(given, Mapping) else given or ""  # several, by name
+        templates = tokenizer.chat_template
+        # A tokenizer may have several templates, by name.
+        template = "\n".join(templates.values()) if isinstance(templates, Mapping) else templates or ""
         tags = {text for token in added.values() if _is_control(text := token.content, template)}
         control = {text for text in special | tags if len(text) > 1}
         self._signs = {sign for text in control for sign in text if not sign.isalnum() and sign not in _IN_ROLES}
@@ -96,9 +97,9 @@ def cut(text: str, special: re.Pattern[str] | None) -> list[str]:
     """Split `text` after the first character of every special token's string, so that no piece contains one."""
     pieces: list[str] = []
     at = 0
-    while special is not None and (found := special.search(text, at)):
-        pieces.append(text[at : found.start() + 1])
-        at = found.start() + 1
+    while special is not None and (match := special.search(text, at)):
+        pieces.append(text[at : match.start() + 1])
+        at = match.start() + 1
     return [*pieces, text[at:]]
 
 
@@ -114,7 +115,7 @@ def _token_ends(control: re.Pattern[str], texts: Sequence[str]) -> set[int]:
     ends: set[int] = set()
     before = ""
     for number, text in enumerate(texts):
-        if any(found.start() < len(before) < found.end() for found in control.finditer(before + text)):
+        if any(match.start() < len(before) < match.end() for match in control.finditer(before + text)):
             ends.add(number)
         before = (before + text)[-MAX_CONTROL:]
     return ends

@@ -47,11 +47,11 @@ def prompt_blocks(codec: Codec, prompt: Sequence[int]) -> list[PromptBlock]:
     encode = partial(_encode, codec, codec.lead(prompt, starts_text=False))
     own = array("q", prompt).tobytes()
     blocks = []
-    for found in find_blocks(text):
-        block = encode_block(text, found, encode)
+    for span in find_blocks(text):
+        block = encode_block(text, span, encode)
         if block.ids:
-            source = Source(block.ids, "block", block.starts, (found.start, found.stop), block.ends, block.asks)
-            forks = [token for token, each in enumerate(block.ids) if each == FORK]
+            source = Source(block.ids, "block", block.starts, (span.start, span.stop), block.ends, block.asks)
+            forks = [token for token, token_id in enumerate(block.ids) if token_id == FORK]
             borders = pairwise([-1, *forks, len(block.ids)])
             pieces = [(fork + 1, _shift(block.ids[fork + 1 : stop], own, fork + 1)) for fork, stop in borders]
             blocks.append(PromptBlock(source, pieces))

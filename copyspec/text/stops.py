@@ -182,14 +182,14 @@ class StopStrings:
             self.is_token = True
             return self._special[token]
         text = self._tail + self._detokenizer.push([token])
-        found = [(at, -len(string), string) for string in self.strings if (at := text.find(string)) >= 0]
-        if found:
-            at, _, string = min(found)
+        matches = [(at, -len(string), string) for string in self.strings if (at := text.find(string)) >= 0]
+        if matches:
+            at, _, string = min(matches)
             self.match = StopMatch(string, self._length + at, self._length + at + len(string))
             return string
-        kept = min(self._overlap, len(text))
-        self._length += len(text) - kept
-        self._tail = text[len(text) - kept :]
+        overlap = min(self._overlap, len(text))
+        self._length += len(text) - overlap
+        self._tail = text[len(text) - overlap :]
         return None
 
 

@@ -59,8 +59,8 @@ class LimitError(TemplateRuntimeError):
 class _Meter:
     """Counts the output and time of one rendering."""
 
-    def __init__(self, given: int) -> None:
-        self.left = MADE + MADE_A_CHARACTER * given
+    def __init__(self, size: int) -> None:
+        self.left = MADE + MADE_A_CHARACTER * size
         self.is_comparing = False
         """Whether a filter runs that compares values: each one it reads is counted by the size of its text."""
         self._until, self._next = time.thread_time() + SECONDS, 0.0
@@ -91,8 +91,8 @@ _METER: ContextVar[_Meter] = ContextVar("meter")
 
 
 @contextmanager
-def bounded(source: str, given: int) -> Iterator[None]:
-    """Context in which transformers renders the template `source` with limits. `given`: `text_size` of the messages."""
+def bounded(source: str, size: int) -> Iterator[None]:
+    """Context in which transformers renders the template `source` with limits. `size`: `text_size` of the messages."""
     from transformers.utils import chat_template_utils
 
     module: Any = chat_template_utils
@@ -102,7 +102,7 @@ def bounded(source: str, given: int) -> Iterator[None]:
         def compiled(asked: str) -> Template:
             return _compiled(asked) if _METER.get(None) is not None else plain(asked)
 
-        token = _METER.set(_Meter(given))
+        token = _METER.set(_Meter(size))
         module._compile_jinja_template = compiled
         try:
             yield
@@ -232,8 +232,8 @@ class _Metering(NodeTransformer):
         return _call("metered value", node) if is_made else node
 
     def visit_Output(self, node: nodes.Output) -> nodes.Node:
-        size = sum(len(each.data) for each in node.nodes if isinstance(each, nodes.TemplateData))
-        size += sum(len(str(each.value)) for each in node.nodes if isinstance(each, nodes.Const))
+        size = sum(len(child.data) for child in node.nodes if isinstance(child, nodes.TemplateData))
+        size += sum(len(str(child.value)) for child in node.nodes if isinstance(child, nodes.Const))
         self.generic_visit(node)
         if size:
             node.nodes.insert(0, _call("metered size", nodes.Const(size, lineno=node.lineno)))
@@ -244,10 +244,10 @@ class _PlainNamespace(Namespace):
     """Rejects names that start with an underscore, as transformers does from 5.20: they lead out of the sandbox."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
-        self, given = args[0], dict(*args[1:], **kwargs)
-        for name in given:
+        self, values = args[0], dict(*args[1:], **kwargs)
+        for name in values:
             _check_name(name)
-        Namespace.__init__(self, given)
+        Namespace.__init__(self, values)
 
     def __setitem__(self, name: str, value: Any) -> None:
         _check_name(name)
@@ -276,18 +276,18 @@ def text_size(value: object, most: int = sys.maxsize) -> int:
     waiting: list[tuple[Iterable[object], int]] = [((value,), 0)]  # values, and their depth
     while waiting and size <= most:
         values, depth = waiting.pop()
-        for each in values:
+        for item in values:
             size += depth
-            if isinstance(each, (str, range)):
-                size += len(each)
-            elif isinstance(each, int):
-                size += 1 + each.bit_length() // 4
+            if isinstance(item, (str, range)):
+                size += len(item)
+            elif isinstance(item, int):
+                size += 1 + item.bit_length() // 4
             else:
                 size += 1
-            if isinstance(each, dict):
-                waiting.append((each.values(), depth + 1))
-            if isinstance(each, _CONTAINERS):
-                waiting.append((each, depth + 1))
+            if isinstance(item, dict):
+                waiting.append((item.values(), depth + 1))
+            if isinstance(item, _CONTAINERS):
+                waiting.append((item, depth + 1))
     return size
 
 
@@ -359,17 +359,17 @@ def _filter(name: str, made: Callable[..., Any]) -> Callable[..., Any]:
         meter = _METER.get()
         meter.spend(1 + sum(map(_size, args)))
         first = int(isinstance(args[0], (Environment, Context, nodes.EvalContext)))  # some filters are given one
-        value, given = args[first], [*args[first + 1 :], *kwargs.values()]
-        if name == "sum" and any(isinstance(each, (list, tuple)) for each in given):
+        value, arguments = args[first], [*args[first + 1 :], *kwargs.values()]
+        if name == "sum" and any(isinstance(argument, (list, tuple)) for argument in arguments):
             raise LimitError("it adds up lists, which may take time that grows with their square")
         if name == "join":
-            args = (*args[:first], _joinable(value, given), *args[first + 1 :])
+            args = (*args[:first], _joinable(value, arguments), *args[first + 1 :])
         elif name == "format":
-            _check_format(str(value), "%", given)
+            _check_format(str(value), "%", arguments)
         elif name in _MULTIPLYING:
-            _check_product(value, given)
+            _check_product(value, arguments)
         elif name in _SLOW:
-            _check_product(value, [*given, text_size(value, meter.left) // 1_000])
+            _check_product(value, [*arguments, text_size(value, meter.left) // 1_000])
         elif name == "dictsort":
             meter.spend(text_size(value, meter.left))
         if name in _ITERATING and isinstance(value, (*_ITERABLE, dict)) and value:  # some do nothing without items
@@ -399,7 +399,7 @@ def _check_operation(operator: str, left: object, right: object) -> None:
         if operator in ("*", "**") and bits + right.bit_length() > DIGITS:
             raise LimitError("it produces a number that is too long")
     elif operator == "*":
-        times = [each for each in (left, right) if isinstance(each, int)]
+        times = [operand for operand in (left, right) if isinstance(operand, int)]
         meter.check(max([0, *times]) * max(_size(left), _size(right)))
     elif operator == "%" and isinstance(left, str):
         _check_format(left, "%", right)
@@ -409,7 +409,7 @@ def _check_operation(operator: str, left: object, right: object) -> None:
         meter.check(_size(left) + _size(right))
 
 
-def _check_format(text: str, sign: str, given: object) -> None:
+def _check_format(text: str, sign: str, arguments: object) -> None:
     """Check the length of a formatted text, whose fields begin with `sign`: each may repeat all that is given, and the
     numbers in it may be its width."""
     for escaped in (2 * sign, "}}"):
@@ -419,20 +419,20 @@ def _check_format(text: str, sign: str, given: object) -> None:
     meter = _METER.get()
     fields = _FIELD[sign].findall(text)
     widths = sum(map(int, _NUMBER.findall(" ".join(fields))))
-    meter.check(len(text) + widths + len(fields) * text_size(given, meter.left))
+    meter.check(len(text) + widths + len(fields) * text_size(arguments, meter.left))
 
 
-def _check_product(value: object, given: Sequence[object]) -> None:
+def _check_product(value: object, operands: Sequence[object]) -> None:
     """Check the worst case of an operation: the size of a value times the largest number or size among its
     arguments."""
     meter = _METER.get()
-    factors = [abs(each) if isinstance(each, int) else text_size(each, meter.left) for each in given]
+    factors = [abs(operand) if isinstance(operand, int) else text_size(operand, meter.left) for operand in operands]
     meter.check(max(1, text_size(value, meter.left)) * max([1, *factors]))
 
 
 def _joinable(values: Any, separator: object) -> list[Any]:
     """The values as a list, whose text fits with the separator between them."""
-    found = list(_counted(None, values))
+    items = list(_counted(None, values))
     meter = _METER.get()
-    meter.check(text_size(found, meter.left) + len(found) * text_size(separator, meter.left))
-    return found
+    meter.check(text_size(items, meter.left) + len(items) * text_size(separator, meter.left))
+    return items

@@ -56,10 +56,10 @@ class TraceNodes:
 
     def children(self) -> dict[int, list[int]]:
         """Children by parent, in stored order."""
-        found: dict[int, list[int]] = {}
+        children: dict[int, list[int]] = {}
         for node, parent in enumerate(self.parents):
-            found.setdefault(parent, []).append(node)
-        return found
+            children.setdefault(parent, []).append(node)
+        return children
 
     def probability(self, node: int) -> float:
         """Estimated probability that a node is accepted, given that its parent is."""
@@ -98,24 +98,24 @@ class TraceTotals:
     verify_seconds: float = 0.0
     other_seconds: float = 0.0
 
-    def add(self, each: TracePass) -> None:
+    def add(self, pass_: TracePass) -> None:
         self.num_passes += 1
-        self.num_drafts += len(each.nodes) > 0
-        self.num_draft_tokens += len(each.nodes)
-        self.num_accepted_tokens += len(each.path)
-        self.num_output_tokens += len(each.tokens)
-        for drafter in each.nodes.drafters:
+        self.num_drafts += len(pass_.nodes) > 0
+        self.num_draft_tokens += len(pass_.nodes)
+        self.num_accepted_tokens += len(pass_.path)
+        self.num_output_tokens += len(pass_.tokens)
+        for drafter in pass_.nodes.drafters:
             self.num_draft_tokens_per_source[drafter] = self.num_draft_tokens_per_source.get(drafter, 0) + 1
-        for node in each.path:
-            drafter = each.nodes.drafters[node]
+        for node in pass_.path:
+            drafter = pass_.nodes.drafters[node]
             self.num_accepted_tokens_per_source[drafter] = self.num_accepted_tokens_per_source.get(drafter, 0) + 1
-        self.draft_seconds += each.times.draft
-        if each.is_first:
-            self.prefill_seconds += each.times.model
+        self.draft_seconds += pass_.times.draft
+        if pass_.is_first:
+            self.prefill_seconds += pass_.times.model
         else:
-            self.target_seconds += each.times.model
-        self.verify_seconds += each.times.verify
-        self.other_seconds += each.times.other
+            self.target_seconds += pass_.times.model
+        self.verify_seconds += pass_.times.verify
+        self.other_seconds += pass_.times.other
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,8 @@ class Trace:
     def totals(self) -> TraceTotals:
         """Totals of all passes, including omitted ones: equal to the result's `Stats`."""
         totals = TraceTotals(**asdict(self.omitted))
-        for each in self.passes:
-            totals.add(each)
+        for pass_ in self.passes:
+            totals.add(pass_)
         return totals
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -146,7 +146,7 @@ class Trace:
             "version": VERSION,
             "prompt_tokens": self.prompt_tokens,
             "texts": {str(token): text for token, text in self.texts.items()},
-            "passes": [_rounded(asdict(each)) for each in self.passes],
+            "passes": [_rounded(asdict(pass_)) for pass_ in self.passes],
             "omitted": asdict(self.omitted),
             "totals": asdict(self.totals()),
         }
@@ -174,19 +174,19 @@ class Trace:
         """The inverse of `to_dict`. Raises TraceError for invalid data."""
         top = _mapping(given, "the file")
         if top.get("format") != FORMAT or top.get("version") != VERSION:
-            found = f"format {brief(top.get('format'))}, version {brief(top.get('version'))}"
-            raise TraceError(f"{found}; not {FORMAT!r}, {VERSION}")
+            header = f"format {brief(top.get('format'))}, version {brief(top.get('version'))}"
+            raise TraceError(f"{header}; not {FORMAT!r}, {VERSION}")
         texts = _mapping(top.get("texts"), "texts")
         if not all(token.isdecimal() and isinstance(text, str) for token, text in texts.items()):
             raise TraceError("texts must map token ids to strings")
         omitted = _mapping(top.get("omitted", {}), "omitted")
         trace = cls(
-            tuple(_pass(each, f"passes[{index}]") for index, each in enumerate(_list(top.get("passes"), "passes"))),
+            tuple(_pass(item, f"passes[{index}]") for index, item in enumerate(_list(top.get("passes"), "passes"))),
             {int(token): str(text) for token, text in texts.items()},
             _totals(omitted),
             _whole(top.get("prompt_tokens", 0), "prompt_tokens"),
         )
-        shown = (token for each in trace.passes for token in (*each.tokens, *each.nodes.tokens))
+        shown = (token for pass_ in trace.passes for token in (*pass_.tokens, *pass_.nodes.tokens))
         if sum(len(trace.texts.get(token, "")) for token in shown) > MAX_FILE_BYTES:  # one long text, many times
             raise TraceError(f"the texts of all tokens have more than {MAX_FILE_BYTES:,} characters; no trace has")
         return trace
@@ -197,21 +197,22 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 7)
     if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _pass(given: object, where: str) -> TracePass:
-    fields = _mapping(given, where)
+def _pass(value: object, where: str) -> TracePass:
+    fields = _mapping(value, where)
     times = _mapping(fields.get("times"), f"{where}.times")
     nodes = _mapping(fields.get("nodes"), f"{where}.nodes")
     parents = _wholes(nodes.get("parents"), f"{where}.nodes.parents", ROOT)
     tree = TraceNodes(
         _wholes(nodes.get("tokens"), f"{where}.nodes.tokens"),
         parents,
-        tuple(_number(each, f"{where}.nodes.scores") for each in _list(nodes.get("scores"), f"{where}.nodes.scores")),
+        tuple(_number(score, f"{where}.nodes.scores") for score in _list(nodes.get("scores"), f"{where}.nodes.scores")),
         tuple(
-            _string(each, f"{where}.nodes.drafters") for each in _list(nodes.get("drafters"), f"{where}.nodes.drafters")
+            _string(drafter, f"{where}.nodes.drafters")
+            for drafter in _list(nodes.get("drafters"), f"{where}.nodes.drafters")
         ),
     )
     if len({len(tree.tokens), len(tree.parents), len(tree.scores), len(tree.drafters)}) != 1:
@@ -234,48 +235,50 @@ def _pass(given: object, where: str) -> TracePass:
     )
 
 
-def _totals(given: Mapping[str, object]) -> TraceTotals:
+def _totals(fields: Mapping[str, object]) -> TraceTotals:
     totals = TraceTotals()
     for name, default in asdict(totals).items():
-        value = given.get(name, default)
+        value = fields.get(name, default)
         where = f"omitted.{name}"
         if isinstance(default, dict):
-            found: object = {_string(key, where): _whole(each, where) for key, each in _mapping(value, where).items()}
+            parsed: object = {
+                _string(key, where): _whole(count, where) for key, count in _mapping(value, where).items()
+            }
         else:
-            found = _whole(value, where) if isinstance(default, int) else _number(value, where)
-        setattr(totals, name, found)
+            parsed = _whole(value, where) if isinstance(default, int) else _number(value, where)
+        setattr(totals, name, parsed)
     return totals
 
 
-def _mapping(given: object, where: str) -> dict[str, object]:
-    if not isinstance(given, dict):
-        raise TraceError(f"{where} must be an object, got {brief(given)}")
-    return given
+def _mapping(value: object, where: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise TraceError(f"{where} must be an object, got {brief(value)}")
+    return value
 
 
-def _list(given: object, where: str) -> list[object]:
-    if not isinstance(given, list):
-        raise TraceError(f"{where} must be a list, got {brief(given)}")
-    return given
+def _list(value: object, where: str) -> list[object]:
+    if not isinstance(value, list):
+        raise TraceError(f"{where} must be a list, got {brief(value)}")
+    return value
 
 
-def _string(given: object, where: str) -> str:
-    if not isinstance(given, str) or not given.isprintable():  # control characters would reach the terminal
-        raise TraceError(f"{where} must be a string of printable characters, got {brief(given)}")
-    return given
+def _string(value: object, where: str) -> str:
+    if not isinstance(value, str) or not value.isprintable():  # control characters would reach the terminal
+        raise TraceError(f"{where} must be a string of printable characters, got {brief(value)}")
+    return value
 
 
-def _whole(given: object, where: str, low: int = 0) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not low <= given < 1 << 53:
-        raise TraceError(f"{where} must be an integer >= {low}, got {brief(given)}")
-    return given
+def _whole(value: object, where: str, low: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 1 << 53:
+        raise TraceError(f"{where} must be an integer >= {low}, got {brief(value)}")
+    return value
 
 
-def _wholes(given: object, where: str, low: int = 0) -> tuple[int, ...]:
-    return tuple(_whole(each, where, low) for each in _list(given, where))
+def _wholes(value: object, where: str, low: int = 0) -> tuple[int, ...]:
+    return tuple(_whole(item, where, low) for item in _list(value, where))
 
 
-def _number(given: object, where: str) -> float:
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < 1e12:
-        raise TraceError(f"{where} must be a number >= 0, got {brief(given)}")
-    return float(given)
+def _number(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
+        raise TraceError(f"{where} must be a number >= 0, got {brief(value)}")
+    return float(value)

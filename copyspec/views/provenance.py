@@ -177,19 +177,19 @@ class _SourceFinder:
 
 def _pieces(finder: _SourceFinder, span: Span) -> list[CopiedPiece]:
     text = finder.text[span.start_char : span.end_char]
-    found = _matches(finder, text, span.place)
-    if not found:
+    matches = _matches(finder, text, span.place)
+    if not matches:
         return []
     ties = [match for tie in span.ties for match in _matches(finder, text, tie)]
     pieces = []
-    for offset, place in found:
+    for offset, place in matches:
         start, end = span.start_char + offset, span.start_char + offset + place.end - place.start
         others = []
         for other, tie in ties:  # only ties that cover the whole piece
             first = tie.start + offset - other
             if other <= offset and first + place.end - place.start <= tie.end:
                 others.append(TextPlace(tie.source, first, first + place.end - place.start))
-        unique = tuple(dict.fromkeys(each for each in others if each != place))
+        unique = tuple(dict.fromkeys(other for other in others if other != place))
         pieces.append(CopiedPiece(start, end, place, unique))
     return pieces
 
@@ -208,7 +208,7 @@ def _matches(finder: _SourceFinder, text: str, place: Place) -> list[tuple[int, 
         else:
             runs = list(equal_runs(text, there[start:end]))
         matches = [(here, TextPlace(number, start + at, start + at + length)) for here, at, length in runs]
-        if sum(each.end - each.start for _, each in matches) > sum(each.end - each.start for _, each in best):
+        if sum(span.end - span.start for _, span in matches) > sum(span.end - span.start for _, span in best):
             best = matches
     return best
 
@@ -221,7 +221,7 @@ def equal_runs(first: str, second: str) -> Iterator[tuple[int, int, int]]:
     if first == second:
         yield from [(0, 0, len(first))] if first else []
         return
-    skip, skip_second = (len(each) - len(each.lstrip()) for each in (first, second))
+    skip, skip_second = (len(text) - len(text.lstrip()) for text in (first, second))
     common = min(skip, skip_second)  # keep the white space that both have
     skip, skip_second = skip - common, skip_second - common
     first, second = first[skip:], second[skip_second:]

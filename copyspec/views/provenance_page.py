@@ -17,10 +17,10 @@ _BLOCK = 2_000
 
 
 def provenance_page(
-    found: Provenance, *, title: str = "Where this text came from", facts: Sequence[str] = ()
+    provenance: Provenance, *, title: str = "Where this text came from", facts: Sequence[str] = ()
 ) -> Iterator[str]:
     """The page in pieces. `facts`: short notes shown above the text."""
-    view = _View.of(found)
+    view = _View.of(provenance)
     style = asset("page.css") + asset("provenance.css")
     body = _body(view, title, facts)
     return page(body, title=title, style=style, script=asset("provenance.js"))
@@ -36,13 +36,13 @@ class _View:
     shares: Sequence[float]  # [len(sources)], of the text's characters
 
     @classmethod
-    def of(cls, found: Provenance) -> _View:
-        order = found.ranked()
+    def of(cls, provenance: Provenance) -> _View:
+        order = provenance.ranked()
         numbers = [0] * len(order)
         for number, source in enumerate(order, 1):
             numbers[source] = number
-        shares = [count / len(found.text) if found.text else 0.0 for count in found.copied_characters()]
-        return cls(found, order, numbers, shares)
+        shares = [count / len(provenance.text) if provenance.text else 0.0 for count in provenance.copied_characters()]
+        return cls(provenance, order, numbers, shares)
 
     def colour(self, source: int) -> str:
         """CSS classes for the source's colour."""
@@ -68,7 +68,7 @@ class _Stretch:
 
 
 def _body(view: _View, title: str, facts: Sequence[str]) -> Iterator[str]:
-    found = view.found
+    provenance = view.found
     copied = sum(view.shares)
     used = sum(share > 0 for share in view.shares)
     summary = [f"{_percent(copied)} copied from {used} source{'' if used == 1 else 's'}", *facts]
@@ -81,7 +81,7 @@ def _body(view: _View, title: str, facts: Sequence[str]) -> Iterator[str]:
     yield '<div id="card" role="status" hidden></div>\n</main>\n<aside aria-label="Sources">\n<h2>Sources</h2>\n'
     own = 1 - copied
     yield f'<p class="own"><span class="key">–</span> written by the model itself <b>{_percent(own)}</b></p>\n'
-    starts = _starts(found)
+    starts = _starts(provenance)
     for source in view.order:
         yield from _source(view, source, starts.get(source, ()))
     yield f'</aside>\n</div>\n<script type="application/json" id="data">{safe_json(_data(view))}</script>\n'
@@ -123,9 +123,9 @@ def _blocks(stretches: Iterable[_Stretch]) -> Iterator[str]:
     yield "</div>"
 
 
-def _starts(found: Provenance) -> dict[int, list[CopiedPiece]]:
+def _starts(provenance: Provenance) -> dict[int, list[CopiedPiece]]:
     pieces: dict[int, list[CopiedPiece]] = {}
-    for piece in found.pieces:
+    for piece in provenance.pieces:
         pieces.setdefault(piece.place.source, []).append(piece)
     return pieces
 
@@ -176,9 +176,9 @@ def _data(view: _View) -> dict[str, object]:
     """Data for the script: places in characters, and in UTF-16 units as JavaScript counts them."""
     units = [_Units(source.text or "") for source in view.found.sources]
 
-    def place(each: TextPlace) -> list[int]:
-        unit = units[each.source]
-        return [each.source, each.start, each.end, unit.of(each.start), unit.of(each.end)]
+    def place(span: TextPlace) -> list[int]:
+        unit = units[span.source]
+        return [span.source, span.start, span.end, unit.of(span.start), unit.of(span.end)]
 
     return {
         "names": [clean(source.name) for source in view.found.sources],

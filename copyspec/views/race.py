@@ -136,24 +136,24 @@ def _body(race: Race, title: str, moving: bool) -> Iterator[str]:
 
 
 def _text(lane: RaceLane, moving: bool) -> Iterator[str]:
-    for number, each in enumerate(lane.landings):
-        delay = f' style="animation-delay:{each.seconds:.3f}s"' if moving else ""
-        yield f'<span class="p{number % 2}"{delay}>{safe(each.text)}</span>'
+    for number, landing in enumerate(lane.landings):
+        delay = f' style="animation-delay:{landing.seconds:.3f}s"' if moving else ""
+        yield f'<span class="p{number % 2}"{delay}>{safe(landing.text)}</span>'
 
 
 def _copied(race: Race) -> Iterator[str]:
-    found = race.copied
-    if found is None or not found.pieces:
+    provenance = race.copied
+    if provenance is None or not provenance.pieces:
         return
-    numbers = {source: number for number, source in enumerate(found.ranked())}
+    numbers = {source: number for number, source in enumerate(provenance.ranked())}
     yield '<h2>What was copied</h2>\n<div class="text" dir="auto">'
-    for start, end, piece in found.stretches():
-        text = safe(found.text[start:end])
+    for start, end, piece in provenance.stretches():
+        text = safe(provenance.text[start:end])
         yield text if piece is None else f'<mark class="c{numbers[piece.place.source] % COLOURS}">{text}</mark>'
     yield "</div>\n<p>"
-    counts = found.copied_characters()
+    counts = provenance.copied_characters()
     for source, number in numbers.items():
         if counts[source]:
-            share = counts[source] / max(1, len(found.text))
-            yield f'<mark class="c{number % COLOURS}">{safe(found.sources[source].name)}</mark> {share:.0%} '
+            share = counts[source] / max(1, len(provenance.text))
+            yield f'<mark class="c{number % COLOURS}">{safe(provenance.sources[source].name)}</mark> {share:.0%} '
     yield "</p>\n"

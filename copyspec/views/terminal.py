@@ -58,45 +58,47 @@ def style_of(number: int, console: Console) -> Style:
     return Style(color=_INK, bgcolor=_PAPERS[(number - 1) % len(_PAPERS)])
 
 
-def coloured(found: Provenance, console: Console, order: Sequence[str] = ()) -> Text:
+def coloured(provenance: Provenance, console: Console, order: Sequence[str] = ()) -> Text:
     """The text with its copied parts in the colours of their sources. `order` as in `legend`."""
-    numbers = _numbers(found, order)
+    numbers = _numbers(provenance, order)
     text = Text(end="")
-    for start, end, piece in found.stretches():
+    for start, end, piece in provenance.stretches():
         style = None if piece is None else style_of(numbers[piece.place.source], console)
-        text.append(visible(found.text[start:end]), style)
+        text.append(visible(provenance.text[start:end]), style)
     return text
 
 
-def legend(found: Provenance, console: Console, order: Sequence[str] = (), *, listed: bool = False) -> Iterator[Text]:
+def legend(
+    provenance: Provenance, console: Console, order: Sequence[str] = (), *, listed: bool = False
+) -> Iterator[Text]:
     """Yield one line per source that was copied from: number and colour, share and name.
 
     `order`: names of sources in the order of numbers already shown. `listed`: the copied parts follow, for a text shown
     without colours, at their places in it.
     """
-    counts = found.copied_characters()
-    length = max(1, len(found.text))
-    numbers = _numbers(found, order)
+    counts = provenance.copied_characters()
+    length = max(1, len(provenance.text))
+    numbers = _numbers(provenance, order)
     for source in sorted((number for number in numbers if counts[number]), key=numbers.__getitem__):
         line = Text(no_wrap=True, overflow="ellipsis")
         line.append(f" {numbers[source]} ", style_of(numbers[source], console))
-        line.append(f" {counts[source] / length:4.0%}  {visible(found.sources[source].name)}")
+        line.append(f" {counts[source] / length:4.0%}  {visible(provenance.sources[source].name)}")
         yield line
     yield Text(f" –  {1 - sum(counts) / length:4.0%}  written by the model itself")
     if not listed:
         return
-    for piece in found.pieces:
+    for piece in provenance.pieces:
         place = piece.place
-        quoted = found.text[piece.start : min(piece.end, piece.start + _QUOTED)]
+        quoted = provenance.text[piece.start : min(piece.end, piece.start + _QUOTED)]
         more = "..." if piece.end - piece.start > _QUOTED else ""
         where = f"{piece.start}-{piece.end} from {numbers[place.source]}, {place.start}-{place.end}"
         yield Text(f"{where}: {' '.join(visible(quoted).split())}{more}", no_wrap=True, overflow="ellipsis")
 
 
-def _numbers(found: Provenance, order: Sequence[str]) -> dict[int, int]:
+def _numbers(provenance: Provenance, order: Sequence[str]) -> dict[int, int]:
     """Numbers of the sources: first those named in `order`, then the rest."""
-    ranked = found.ranked()
-    known = [source for name in order for source in ranked if found.sources[source].name == name]
+    ranked = provenance.ranked()
+    known = [source for name in order for source in ranked if provenance.sources[source].name == name]
     ordered = dict.fromkeys([*known, *ranked])
     return {source: number for number, source in enumerate(ordered, 1)}
 
@@ -144,9 +146,9 @@ class GrowingText:
             lines.append(Text(status[: self._console.width], style="dim", no_wrap=True))
         return Group(*lines)
 
-    def finish(self, found: Provenance) -> None:
+    def finish(self, provenance: Provenance) -> None:
         """Recolour the remaining text as in the complete one: where a copy begins is only known later."""
-        whole = coloured(found, self._console, self.order)
+        whole = coloured(provenance, self._console, self.order)
         if len(self._text) and whole.plain.endswith(self._text.plain):
             self._text = whole[len(whole) - len(self._text) :]
         self._landed = len(self._text)

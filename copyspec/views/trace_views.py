@@ -49,11 +49,11 @@ def summary(trace: Trace) -> list[str]:
     ]
     for name, count in totals.num_draft_tokens_per_source.items():
         lines.append(f"  {name}: {count}, {totals.num_accepted_tokens_per_source.get(name, 0)} accepted")
-    single = sum(len(each.tokens) <= 1 for each in trace.passes)
+    single = sum(len(pass_.tokens) <= 1 for pass_ in trace.passes)
     decisions: dict[str, int] = {}
-    for each in trace.passes:
-        if len(each.tokens) <= 1:
-            name = each.decision or "no draft"
+    for pass_ in trace.passes:
+        if len(pass_.tokens) <= 1:
+            name = pass_.decision or "no draft"
             decisions[name] = decisions.get(name, 0) + 1
     if single:
         why = ", ".join(f"{name} {count}" for name, count in sorted(decisions.items(), key=lambda item: -item[1]))
@@ -69,33 +69,35 @@ PASS_HEADS = f"{'pass':>5} {'start':>9} {'time':<{_BAR}}{'model':>7} {'outside':
 
 def pass_line(trace: Trace, number: int, longest: float) -> Text:
     """One pass: start, time in the model and outside, accepted and drafted tokens, and the text it added."""
-    each = trace.passes[number]
+    pass_ = trace.passes[number]
     line = Text(no_wrap=True, overflow="ellipsis")
-    line.append(f"{number + 1:5} {each.times.start:8.3f}s ")
-    cells = round(_BAR * each.times.total / longest) if longest else 0
-    inside = round(cells * each.times.model / each.times.total) if each.times.total else 0
+    line.append(f"{number + 1:5} {pass_.times.start:8.3f}s ")
+    cells = round(_BAR * pass_.times.total / longest) if longest else 0
+    inside = round(cells * pass_.times.model / pass_.times.total) if pass_.times.total else 0
     line.append("█" * inside, "blue")
     line.append("░" * (cells - inside) + " " * (_BAR - cells), "yellow")
-    line.append(f"{1000 * each.times.model:7.1f} {1000 * each.times.outside:6.1f} ms ")
-    line.append(f"{len(each.path):3}/{len(each.nodes):<3}", "green" if each.path else "dim")
+    line.append(f"{1000 * pass_.times.model:7.1f} {1000 * pass_.times.outside:6.1f} ms ")
+    line.append(f"{len(pass_.path):3}/{len(pass_.nodes):<3}", "green" if pass_.path else "dim")
     line.append(" ")
-    gained = [trace.text([token]) for token in each.tokens]
-    line.append(_one_line("".join(gained[: len(each.path)])), "bold green")
-    line.append(_one_line("".join(gained[len(each.path) :])))
+    gained = [trace.text([token]) for token in pass_.tokens]
+    line.append(_one_line("".join(gained[: len(pass_.path)])), "bold green")
+    line.append(_one_line("".join(gained[len(pass_.path) :])))
     return line
 
 
-def tree_lines(trace: Trace, each: TracePass) -> Iterator[Text]:
+def tree_lines(trace: Trace, pass_: TracePass) -> Iterator[Text]:
     """The tree of a pass: + accepted, - rejected; each chain with its drafter and its first node's probability."""
-    if not len(each.nodes):
-        yield Text(f"  no draft ({each.decision})" if each.decision else "  no draft")
-    for depth, chain, accepted in chains(each.nodes, each.path):
+    if not len(pass_.nodes):
+        yield Text(f"  no draft ({pass_.decision})" if pass_.decision else "  no draft")
+    for depth, chain, accepted in chains(pass_.nodes, pass_.path):
         line = Text("  " * (min(depth, _MAX_DEPTH) + 1), no_wrap=True, overflow="ellipsis")
         style = "bold green" if accepted else "dim"
-        line.append(f"{'+' if accepted else '-'} {_one_line(trace.text([each.nodes.tokens[n] for n in chain]))}", style)
-        line.append(f"  {each.nodes.drafters[chain[0]]}, {each.nodes.probability(chain[0]):.0%}")
+        line.append(
+            f"{'+' if accepted else '-'} {_one_line(trace.text([pass_.nodes.tokens[n] for n in chain]))}", style
+        )
+        line.append(f"  {pass_.nodes.drafters[chain[0]]}, {pass_.nodes.probability(chain[0]):.0%}")
         yield line
-    own = each.tokens[len(each.path) :]
+    own = pass_.tokens[len(pass_.path) :]
     if own:
         yield Text(f"  = {_one_line(trace.text(own))}  the model itself", "bold")
 
@@ -118,20 +120,20 @@ def _body(trace: Trace, title: str) -> Iterator[str]:
     keys = " ".join(f'<span class="drafter c{index % COLOURS}">{safe(name)}</span>' for name, index in drafters.items())
     yield f'</ul>\n<p>Drafted by: {keys} <span class="drafter">the model itself</span>. Bars: time '
     yield '<span class="in">in the model</span> and <span class="out">outside</span>.</p></header>\n<main>\n'
-    longest = max((each.times.total for each in trace.passes), default=0.0) or 1.0
-    for number, each in enumerate(trace.passes, 1):
-        yield _pass(trace, number, each, longest, drafters)
+    longest = max((pass_.times.total for pass_ in trace.passes), default=0.0) or 1.0
+    for number, pass_ in enumerate(trace.passes, 1):
+        yield _pass(trace, number, pass_, longest, drafters)
     yield "</main>\n"
 
 
-def _pass(trace: Trace, number: int, each: TracePass, longest: float, drafters: Mapping[str, int]) -> str:
-    times = each.times
+def _pass(trace: Trace, number: int, pass_: TracePass, longest: float, drafters: Mapping[str, int]) -> str:
+    times = pass_.times
     inside, outside = times.model / longest, times.outside / longest
     bar = f'<i class="in" style="width:{inside:.2%}"></i><i class="out" style="width:{outside:.2%}"></i>'
     times_text = f"{1000 * times.model:.1f} + {1000 * times.outside:.1f} ms"
-    drafted = f"{len(each.path)} of {len(each.nodes)}" if len(each.nodes) else each.decision or "no draft"
-    gained = "".join(_gained(trace, each, drafters))
-    tree = "".join(_tree(trace, each, drafters))
+    drafted = f"{len(pass_.path)} of {len(pass_.nodes)}" if len(pass_.nodes) else pass_.decision or "no draft"
+    gained = "".join(_gained(trace, pass_, drafters))
+    tree = "".join(_tree(trace, pass_, drafters))
     return (
         f'<details><summary><span class="n">{number}</span><span class="at">{times.start:.3f} s</span>'
         f'<span class="bar" aria-hidden="true">{bar}</span><span class="ms">{times_text}</span>'
@@ -139,28 +141,28 @@ def _pass(trace: Trace, number: int, each: TracePass, longest: float, drafters: 
     )
 
 
-def _gained(trace: Trace, each: TracePass, drafters: Mapping[str, int]) -> Iterator[str]:
-    for place, token in enumerate(each.tokens):
+def _gained(trace: Trace, pass_: TracePass, drafters: Mapping[str, int]) -> Iterator[str]:
+    for place, token in enumerate(pass_.tokens):
         text = safe(trace.text([token]))
-        if place < len(each.path):
-            colour = drafters[each.nodes.drafters[each.path[place]]] % COLOURS
+        if place < len(pass_.path):
+            colour = drafters[pass_.nodes.drafters[pass_.path[place]]] % COLOURS
             yield f'<span class="drafter c{colour}">{text}</span>'
         else:
             yield f'<span class="drafter">{text}</span>'
 
 
-def _tree(trace: Trace, each: TracePass, drafters: Mapping[str, int]) -> Iterator[str]:
-    if not len(each.nodes):
+def _tree(trace: Trace, pass_: TracePass, drafters: Mapping[str, int]) -> Iterator[str]:
+    if not len(pass_.nodes):
         yield "<p>Nothing was drafted.</p>"
         return
     yield '<ul class="tree">'
-    for depth, chain, accepted in chains(each.nodes, each.path):
-        drafter = each.nodes.drafters[chain[0]]
-        text = safe(trace.text([each.nodes.tokens[node] for node in chain]))
+    for depth, chain, accepted in chains(pass_.nodes, pass_.path):
+        drafter = pass_.nodes.drafters[chain[0]]
+        text = safe(trace.text([pass_.nodes.tokens[node] for node in chain]))
         word = "accepted" if accepted else "refused"
         yield (
             f'<li class="{word}" style="margin-left:{min(depth, 24)}rem">'
             f'<span class="drafter c{drafters[drafter] % COLOURS}">{text}</span> '
-            f"<small>{word}, {safe(drafter)}, {each.nodes.probability(chain[0]):.0%}</small></li>"
+            f"<small>{word}, {safe(drafter)}, {pass_.nodes.probability(chain[0]):.0%}</small></li>"
         )
     yield "</ul>"

@@ -81,8 +81,8 @@ def table(chart: Chart) -> str:
     """Format the same figures as a Markdown table."""
     lines = [f"| {chart.unit} | {' | '.join(chart.series)} |", f"|---|{'--:|' * len(chart.series)}"]
     for label, bars in chart.groups:
-        found = {bar.series: f"{bar.value:.3g}" for bar in bars}
-        lines.append(f"| {label} | {' | '.join(found.get(name, '') for name in chart.series)} |")
+        values = {bar.series: f"{bar.value:.3g}" for bar in bars}
+        lines.append(f"| {label} | {' | '.join(values.get(name, '') for name in chart.series)} |")
     return "\n".join(lines)
 
 
@@ -121,14 +121,14 @@ def markdown() -> str:
 def _listed() -> Iterator[str]:
     yield "| file | command | machine | date |\n|---|---|---|---|"
     for path in sorted(RESULTS.glob("*.json")):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        found = found if isinstance(found, dict) else {}
-        command = str(found.get("command", "")).replace("|", "\\|")
-        yield (f"| `{path.name}` | {f'`{command}`' if command else ''} | {_machine(found)} | {found.get('date', '')} |")
+        data = json.loads(path.read_text(encoding="utf-8"))
+        data = data if isinstance(data, dict) else {}
+        command = str(data.get("command", "")).replace("|", "\\|")
+        yield (f"| `{path.name}` | {f'`{command}`' if command else ''} | {_machine(data)} | {data.get('date', '')} |")
 
 
-def _machine(found: dict[str, Any]) -> str:
-    machine = found.get("machine", "")
+def _machine(report: dict[str, Any]) -> str:
+    machine = report.get("machine", "")
     if isinstance(machine, dict):
         return ", ".join(
             filter(None, [str(machine.get("processor", "")), f"{machine['cpus']} cores" if "cpus" in machine else ""])
@@ -139,64 +139,64 @@ def _machine(found: dict[str, Any]) -> str:
 NAMES = {"hf": "generate", "hf-prompt-lookup": "prompt lookup", "lookup": "prompt lookup", "plain": "plain copyspec"}
 
 
-def _speed(found: dict[str, Any], name: str) -> Chart:
+def _speed(report: dict[str, Any], name: str) -> Chart:
     groups = []
-    for each in found["sets"]:
+    for group in report["sets"]:
         bars = [
             Bar(
                 NAMES.get(method["method"], method["method"]),
                 method["tokens_per_second"],
                 f"{method['tokens_per_second']:.0f} tokens a second, {method['mean_acceptance_length']:.1f} a pass",
             )
-            for method in each["methods"]
+            for method in group["methods"]
         ]
-        groups.append((f"{each['name']}{' (replay)' if each['replay'] else ''}", bars))
-    title = f"Whole runs, bundled model, {found['dtype']}"
-    return Chart(title, "tokens per second", groups, name, about=_where(found), base=None)
+        groups.append((f"{group['name']}{' (replay)' if group['replay'] else ''}", bars))
+    title = f"Whole runs, bundled model, {report['dtype']}"
+    return Chart(title, "tokens per second", groups, name, about=_where(report), base=None)
 
 
-def _real(found: dict[str, Any], name: str) -> Chart:
+def _real(report: dict[str, Any], name: str) -> Chart:
     from benchmarks.real.report import figures, published
 
-    suffix, time = published(found)
+    suffix, time = published(report)
     groups = []
-    for task in dict.fromkeys(run["task"] for run in found["runs"]):
-        runs = [run for run in found["runs"] if run["task"] == task]
-        others = [each for each in runs[0]["methods"] if each != "copyspec"]
+    for task in dict.fromkeys(run["task"] for run in report["runs"]):
+        runs = [run for run in report["runs"] if run["task"] == task]
+        others = [method for method in runs[0]["methods"] if method != "copyspec"]
         ratios = figures(runs, others)
         bars = [
             Bar(
-                f"over {NAMES.get(each, each)}",
-                ratios[f"over {each}{suffix}"],
-                f"{ratios[f'over {each}{suffix}']:.2f}x, {ratios['tokens a pass']:.1f} tokens a pass",
+                f"over {NAMES.get(other, other)}",
+                ratios[f"over {other}{suffix}"],
+                f"{ratios[f'over {other}{suffix}']:.2f}x, {ratios['tokens a pass']:.1f} tokens a pass",
             )
-            for each in others
+            for other in others
         ]
         groups.append((task.replace("_", " "), bars))
     where = " (AVX2)" if "avx2" in name else ""
-    title = f"A real model's own outputs: {found['model']}, {found['dtype']}{where}"
-    return Chart(title, f"speed-up, in {time}", groups, name, about=_where(found))
+    title = f"A real model's own outputs: {report['model']}, {report['dtype']}{where}"
+    return Chart(title, f"speed-up, in {time}", groups, name, about=_where(report))
 
 
-def _files(found: dict[str, Any], name: str) -> Chart:
+def _files(report: dict[str, Any], name: str) -> Chart:
     groups = []
-    for kind, each in found["inputs"].items():
-        own = each["copied"]["cpu_seconds"]
+    for kind, methods in report["inputs"].items():
+        own = methods["copied"]["cpu_seconds"]
         bars = [
             Bar(
                 f"over {NAMES.get(other, other)}",
-                each[other]["cpu_seconds"] / own,
-                f"{each[other]['cpu_seconds']:.2f} s beside {own:.2f} s of the processor, {each['texts']} texts",
+                methods[other]["cpu_seconds"] / own,
+                f"{methods[other]['cpu_seconds']:.2f} s beside {own:.2f} s of the processor, {methods['texts']} texts",
             )
             for other in ("plain", "hf")
-            if other in each
+            if other in methods
         ]
         groups.append((kind, bars))
-    title = f"Files corrected by copyspec gec, {found['model']}, {found['dtype']}"
+    title = f"Files corrected by copyspec gec, {report['model']}, {report['dtype']}"
     return Chart(title, "speed-up, in CPU time", groups, name)
 
 
-def _survey(found: dict[str, Any], name: str) -> Chart:
+def _survey(report: dict[str, Any], name: str) -> Chart:
     from benchmarks.spec_bench import lines
 
     groups = [
@@ -210,54 +210,54 @@ def _survey(found: dict[str, Any], name: str) -> Chart:
                 )
             ],
         )
-        for line in lines(found)
+        for line in lines(report)
     ]
-    title = f"Methods of the literature: {found['model']}, {found['dtype']}"
+    title = f"Methods of the literature: {report['model']}, {report['dtype']}"
     return Chart(title, "speed-up, in CPU time", groups, name)
 
 
-def _vllm(found: dict[str, Any], name: str) -> Chart:
+def _vllm(report: dict[str, Any], name: str) -> Chart:
     groups = []
-    for number, each in enumerate(found.get("sets") or found["launches"], 1):
+    for number, measured in enumerate(report.get("sets") or report["launches"], 1):
         bars = [
             Bar(
                 method,
                 run["speedup"],
-                f"{run['speedup']:.2f}x, {run['equal']} of {each['texts']} equal",
+                f"{run['speedup']:.2f}x, {run['equal']} of {measured['texts']} equal",
             )
-            for method, run in each["methods"].items()
+            for method, run in measured["methods"].items()
         ]
-        launch = f", launch {number}" if "launches" in found else ""
-        groups.append((f"{each['task']}, {each['batch_size']} at once{launch}", bars))
+        launch = f", launch {number}" if "launches" in report else ""
+        groups.append((f"{measured['task']}, {measured['batch_size']} at once{launch}", bars))
     title = f"Inside vLLM{', little to copy' if 'little' in name else ''}"
-    return Chart(title, "speed-up over vLLM without drafts", groups, name, about=_where(found))
+    return Chart(title, "speed-up over vLLM without drafts", groups, name, about=_where(report))
 
 
-def _prices(found: dict[str, Any], name: str) -> Chart:
+def _prices(report: dict[str, Any], name: str) -> Chart:
     groups = []
-    for each in found["tables"]:
-        if each["threads"] != found["tables"][0]["threads"]:
+    for measured in report["tables"]:
+        if measured["threads"] != report["tables"][0]["threads"]:
             continue
-        base = each["prices"]["torch's linear layers"][0]["cpu_seconds"]
-        for at, price in enumerate(each["prices"]["as it is run"]):
+        base = measured["prices"]["torch's linear layers"][0]["cpu_seconds"]
+        for at, price in enumerate(measured["prices"]["as it is run"]):
             bars = [
                 Bar(
                     kind.replace("as it is run", "copyspec"),
                     rows[at]["cpu_seconds"] / base,
                     f"{1000 * rows[at]['cpu_seconds']:.0f} ms, {rows[at]['cpu_seconds'] / base:.2f} of a pass of one",
                 )
-                for kind, rows in each["prices"].items()
+                for kind, rows in measured["prices"].items()
                 if at < len(rows)
             ]
-            groups.append((f"{each['dtype']}, {price['tokens']} tokens", bars))
+            groups.append((f"{measured['dtype']}, {price['tokens']} tokens", bars))
     make = " (AVX2)" if "avx2" in name else " (Xeon)" if "xeon" in name else ""
     return Chart(f"What a pass costs on a CPU{make}", "CPU time, relative to PyTorch's pass of one token", groups, name)
 
 
-def _where(found: dict[str, Any]) -> str:
-    versions = found.get("versions", {"torch": found.get("torch", "")})
+def _where(report: dict[str, Any]) -> str:
+    versions = report.get("versions", {"torch": report.get("torch", "")})
     parts = [
-        _machine(found),
+        _machine(report),
         *(f"{name} {number}" for name, number in versions.items() if number and name != "copyspec"),
     ]
     return "; ".join(filter(None, parts)) + "."

@@ -133,8 +133,8 @@ def cache() -> str:
     wide, high, left = 62, 30, 130
     before = [(word, "base") for word in PREFIX[:-1]]
     read = [*before, (PREFIX[-1], "base"), *((word, _kind(node)) for node, word in enumerate(WORDS))]
-    kept = [*before, (PREFIX[-1], "base"), *((WORDS[node], "kept") for node in ACCEPTED)]
-    lines = (("before the pass", before), ("behind the pass", read), ("kept", kept))
+    committed = [*before, (PREFIX[-1], "base"), *((WORDS[node], "kept") for node in ACCEPTED)]
+    lines = (("before the pass", before), ("behind the pass", read), ("kept", committed))
 
     def parts() -> Iterator[str]:
         for line, (name, slots) in enumerate(lines):

@@ -49,7 +49,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Add the generated pages to the navigation."""
     for section in config["nav"]:
         if "Reference" in section:
-            section["Reference"] += [{each.title: each.page} for each in reference.PARTS]
+            section["Reference"] += [{part.title: part.page} for part in reference.PARTS]
             section["Reference"].append({"Examples": [{name: f"examples/{name}.md"} for name in example_names()]})
     survey = ROOT / "docs" / "survey.md"
     if survey.exists():
@@ -144,8 +144,8 @@ def _named(html: str) -> str:
 def led(markdown: str) -> str:
     """Adapt links to files outside docs/ to the pages that these have become."""
 
-    def target(found: re.Match[str]) -> str:
-        up, name, rest = found[1], found[2], found[3] or ""
+    def target(match: re.Match[str]) -> str:
+        up, name, rest = match[1], match[2], match[3] or ""
         up = up[len("../") :]
         if name == "README.md" and rest.startswith("#what-is-guaranteed"):
             return f"]({up}guarantees.md)"
@@ -153,7 +153,7 @@ def led(markdown: str) -> str:
             return f"]({up}{BESIDE[name]}{rest})"
         if name.startswith("examples/") and name.endswith(".py"):
             return f"]({up}{name.removesuffix('.py')}.md{rest})"
-        return found[0]
+        return match[0]
 
     return re.sub(r"\]\(((?:\.\./)+)([\w./-]+?)(#[\w-]+)?\)", target, markdown)
 

@@ -24,14 +24,14 @@ class _Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        self.anchors |= {given[name] for name in ("id", "name") if name in given}
-        if tag == "a" and "href" in given:
-            self.links.append(given["href"])
-        elif tag == "link" and "href" in given and given.get("rel") != "canonical":
-            self.loads.append(given["href"])
-        elif "src" in given:
-            self.loads.append(given["src"])
+        attributes = {name: value or "" for name, value in attrs}
+        self.anchors |= {attributes[name] for name in ("id", "name") if name in attributes}
+        if tag == "a" and "href" in attributes:
+            self.links.append(attributes["href"])
+        elif tag == "link" and "href" in attributes and attributes.get("rel") != "canonical":
+            self.loads.append(attributes["href"])
+        elif "src" in attributes:
+            self.loads.append(attributes["src"])
 
 
 def problems(folder: Path) -> Iterator[str]:
@@ -53,16 +53,16 @@ def problems(folder: Path) -> Iterator[str]:
             if not file.is_file():
                 yield f"{link}: no such file"
             elif parts.fragment and file.suffix == ".html" and folder.resolve() in file.parents:
-                found = pages.get(folder / file.relative_to(folder.resolve()))
-                if found is not None and unquote(parts.fragment) not in found.anchors:
+                linked = pages.get(folder / file.relative_to(folder.resolve()))
+                if linked is not None and unquote(parts.fragment) not in linked.anchors:
                     yield f"{link}: no such anchor"
 
 
 def main() -> int:
     folder = Path(sys.argv[1])
-    found = list(problems(folder))
-    print(*found, f"{len(list(folder.rglob('*.html')))} pages, {len(found)} problems", sep="\n")
-    return 1 if found else 0
+    faults = list(problems(folder))
+    print(*faults, f"{len(list(folder.rglob('*.html')))} pages, {len(faults)} problems", sep="\n")
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def record(model: str, repeats: int) -> dict[str, Any]:
         )
         for _ in range(repeats)
     ]
-    found = sorted(runs, key=lambda each: each.runs[0].cpu_seconds / each.runs[-1].cpu_seconds)[repeats // 2]
+    middle = sorted(runs, key=lambda run: run.runs[0].cpu_seconds / run.runs[-1].cpu_seconds)[repeats // 2]
     return {
         "command": f"python -m docs.site.recording --model {model} --repeat {repeats}",
         "date": datetime.now(timezone.utc).date().isoformat(),
@@ -67,20 +67,20 @@ def record(model: str, repeats: int) -> dict[str, Any]:
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "model": model,
         "source": TEXT,
-        "text": found.copied.text.strip(),
+        "text": middle.copied.text.strip(),
         "lanes": [
             {
                 "name": run.name,
                 "seconds": round(run.cpu_seconds, 3),  # CPU time, since other programs share the machine
                 "tokens": len(run.result.token_ids),
                 "passes": run.result.stats.num_passes,
-                "equal": run.result.token_ids == found.plain.token_ids,
+                "equal": run.result.token_ids == middle.plain.token_ids,
             }
-            for run in found.runs
+            for run in middle.runs
         ],
         "copied": [
-            [piece.start - _cut(found.copied.text), piece.end - _cut(found.copied.text)]
-            for piece in found.copied.provenance().pieces
+            [piece.start - _cut(middle.copied.text), piece.end - _cut(middle.copied.text)]
+            for piece in middle.copied.provenance().pieces
         ],
     }
 
@@ -91,16 +91,16 @@ def _cut(text: str) -> int:
 
 def picture() -> str:
     """Draw the recorded run as SVG."""
-    found = json.loads(RECORD.read_text(encoding="utf-8"))
+    data = json.loads(RECORD.read_text(encoding="utf-8"))
     parts: list[str] = []
     y = 30.0
     parts.append(_words(LEFT, y, "$ copyspec compare ... --edit essay.txt", "f"))
     y += 16
-    longest = max(lane["seconds"] for lane in found["lanes"])
+    longest = max(lane["seconds"] for lane in data["lanes"])
     room = 260
-    for number, lane in enumerate(found["lanes"]):
+    for number, lane in enumerate(data["lanes"]):
         y += LINE + 4
-        wide, times = room * lane["seconds"] / longest, found["lanes"][0]["seconds"] / lane["seconds"]
+        wide, times = room * lane["seconds"] / longest, data["lanes"][0]["seconds"] / lane["seconds"]
         parts.append(_words(LEFT, y, lane["name"], "b"))
         parts.append(_box(150, y - 12, room, "t") + _box(150, y - 12, wide, f"l{number} g", lane["seconds"]))
         result = f"{lane['seconds']:.2f} s  {lane['tokens']} tokens in {lane['passes']} passes"
@@ -108,17 +108,17 @@ def picture() -> str:
             result += f"  {times:.1f}x, {'equal' if lane['equal'] else 'DIFFERENT'}"
         parts.append(_words(150 + room + 16, y, result, ""))
     y += LINE + 12
-    parts += list(_text(found["text"], found["copied"], y))
-    y += LINE * len(list(_lines(found["text"]))) + 8
-    share = sum(end - start for start, end in found["copied"]) / len(found["text"])
+    parts += list(_text(data["text"], data["copied"], y))
+    y += LINE * len(list(_lines(data["text"]))) + 8
+    share = sum(end - start for start, end in data["copied"]) / len(data["text"])
     parts.append(
         _box(LEFT, y - 12, 14, "c") + _words(LEFT + 22, y, f"copied from the text being edited, {share:.0%}", "f")
     )
-    foot = f"{found['model']}, float32, processor time of {found['machine']}"
+    foot = f"{data['model']}, float32, processor time of {data['machine']}"
     y += LINE - 4
     parts.append(_words(LEFT, y, foot, "f s"))
     height = y + 20
-    lanes = ", ".join(f"{lane['name']} {lane['seconds']:.2f} s" for lane in found["lanes"])
+    lanes = ", ".join(f"{lane['name']} {lane['seconds']:.2f} s" for lane in data["lanes"])
     about = f"One text corrected three ways with equal outputs: {lanes}. Most of the output was copied from the source."
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" height="{height:g}" '
@@ -170,9 +170,9 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-correct")
     parser.add_argument("--repeat", type=int, default=3)
     arguments = parser.parse_args()
-    found = record(arguments.model, arguments.repeat)
-    RECORD.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(*found["lanes"], found["text"], sep="\n")
+    data = record(arguments.model, arguments.repeat)
+    RECORD.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    print(*data["lanes"], data["text"], sep="\n")
 
 
 if __name__ == "__main__":

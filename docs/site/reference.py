@@ -58,10 +58,10 @@ def public_names(part: Part) -> list[str]:
     it defines without a leading underscore."""
     tree = _parsed(_file(part.package))
     for node in tree.body:
-        if isinstance(node, ast.Assign) and any(ast.unparse(each) == "__all__" for each in node.targets):
+        if isinstance(node, ast.Assign) and any(ast.unparse(target) == "__all__" for target in node.targets):
             return list(ast.literal_eval(node.value))
-    imported = [each for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names]
-    if exported := sorted(each.asname for each in imported if each.asname):
+    imported = [alias for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    if exported := sorted(alias.asname for alias in imported if alias.asname):
         return exported
     return [node.name for node in tree.body if isinstance(node, Definition) and not node.name.startswith("_")]
 
@@ -71,12 +71,12 @@ def definition(package: str, name: str) -> Public:
     file = _file(package)
     for _ in range(6):  # follows packages that re-export a name
         tree = _parsed(file)
-        found = tuple(node for node in tree.body if _defines(node, name))
-        if found:
-            return Public(name, file, found)
+        nodes = tuple(node for node in tree.body if _defines(node, name))
+        if nodes:
+            return Public(name, file, nodes)
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
-                original = next((each.name for each in node.names if name in (each.asname, each.name)), None)
+                original = next((alias.name for alias in node.names if name in (alias.asname, alias.name)), None)
                 if original is not None:
                     file, name = _file(_absolute(file, node)), original
                     break
@@ -95,50 +95,54 @@ def markdown(part: Part) -> str:
     return "\n".join(pieces) + "\n"
 
 
-def _entry(part: Part, found: Public) -> Iterator[str]:
-    node = found.node
+def _entry(part: Part, public: Public) -> Iterator[str]:
+    node = public.node
     if isinstance(node, ast.ClassDef):
-        yield from _class(part, found, node)
+        yield from _class(part, public, node)
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         yield f"```py\n{_signature(node)}\n```\n"
         yield _prose(ast.get_docstring(node) or "")
     else:
         yield f"```py\n{ast.unparse(node)[:400]}\n```\n"
-        yield _prose(_below(_parsed(found.file).body, node))
+        yield _prose(_below(_parsed(public.file).body, node))
 
 
-def _class(part: Part, found: Public, node: ast.ClassDef) -> Iterator[str]:
-    bases = ", ".join(ast.unparse(each) for each in node.bases)
+def _class(part: Part, public: Public, node: ast.ClassDef) -> Iterator[str]:
+    bases = ", ".join(ast.unparse(base) for base in node.bases)
     yield f"```py\nclass {node.name}{f'({bases})' if bases else ''}\n```\n"
     yield _prose(ast.get_docstring(node) or "")
-    rows = list(_fields(found, node))
+    rows = list(_fields(public, node))
     if rows:
         yield "\n| field | type | |\n|---|---|---|"
         yield from (f"| `{name}` | `{_cell(kind)}` | {_cell(_linked(doc))} |" for name, kind, doc in rows)
         yield ""
-    for each in node.body:
-        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+    for member in node.body:
+        if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
-        decorators = [ast.unparse(decorator) for decorator in each.decorator_list]
-        doc = ast.get_docstring(each) or ""
+        decorators = [ast.unparse(decorator) for decorator in member.decorator_list]
+        doc = ast.get_docstring(member) or ""
         if any(name.endswith("overload") or name.endswith(".setter") for name in decorators):
             continue
-        if each.name == "__init__":
-            yield f"```py\n{_signature(each, node.name)}\n```\n"
+        if member.name == "__init__":
+            yield f"```py\n{_signature(member, node.name)}\n```\n"
             yield _prose(doc)
-        elif not each.name.startswith("_"):
-            yield f"\n### {node.name}.{each.name}\n"
-            yield f"```py\n{each.name if 'property' in decorators else _signature(each)}\n```\n"
+        elif not member.name.startswith("_"):
+            yield f"\n### {node.name}.{member.name}\n"
+            yield f"```py\n{member.name if 'property' in decorators else _signature(member)}\n```\n"
             yield _prose(doc)
 
 
-def _fields(found: Public, node: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
-    comments = _comments(found.file)
-    for each in node.body:
-        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and each.target.id[0] != "_":
-            default = f" = {ast.unparse(each.value)}" if each.value is not None else ""
-            doc = _below(node.body, each) or comments.get(each.end_lineno or 0, "") or comments.get(each.lineno - 1, "")
-            yield each.target.id, ast.unparse(each.annotation) + default, doc
+def _fields(public: Public, node: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
+    comments = _comments(public.file)
+    for member in node.body:
+        if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name) and member.target.id[0] != "_":
+            default = f" = {ast.unparse(member.value)}" if member.value is not None else ""
+            doc = (
+                _below(node.body, member)
+                or comments.get(member.end_lineno or 0, "")
+                or comments.get(member.lineno - 1, "")
+            )
+            yield member.target.id, ast.unparse(member.annotation) + default, doc
 
 
 def _below(body: list[ast.stmt], node: ast.stmt) -> str:
@@ -163,7 +167,7 @@ def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str = "") -> 
     if len(line) <= 90:
         return line
     parts = _split(arguments)
-    return f"{head}{name or node.name}(\n" + "".join(f"    {each},\n" for each in parts) + f"){returns}"
+    return f"{head}{name or node.name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){returns}"
 
 
 def _split(arguments: str) -> list[str]:
@@ -175,7 +179,7 @@ def _split(arguments: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += character
-    return [each.strip() for each in parts]
+    return [part.strip() for part in parts]
 
 
 _PARAMETER = re.compile(r"^(\*{0,2}\w+(?:, \w+)*): (.*)$")
@@ -193,10 +197,10 @@ def _prose(doc: str) -> str:
             fenced = is_code
         if is_code:
             out.append(line.strip())
-        elif found := _PARAMETER.match(line):
+        elif match := _PARAMETER.match(line):
             if out and out[-1] and not out[-1].startswith("- "):
                 out.append("")
-            out.append(f"- **`{found[1]}`**: {_linked(found[2])}")
+            out.append(f"- **`{match[1]}`**: {_linked(match[2])}")
         else:
             out.append(_linked(line) if not line.startswith("    ") else "  " + _linked(line.strip()))
     if fenced:
@@ -219,7 +223,7 @@ def _defines(node: ast.stmt, name: str) -> bool:
         return node.name == name
     if isinstance(node, ast.AnnAssign):
         return ast.unparse(node.target) == name
-    return isinstance(node, ast.Assign) and any(ast.unparse(each) == name for each in node.targets)
+    return isinstance(node, ast.Assign) and any(ast.unparse(target) == name for target in node.targets)
 
 
 def _absolute(file: Path, node: ast.ImportFrom) -> str:
@@ -237,9 +241,9 @@ def _file(module: str) -> Path:
     """Return the file of a module of the package; retrievers/ and pipelines/ are beside copyspec/."""
     path = Path(*module.split("."))
     outside = Path(*module.split(".")[1:])
-    for each in (path, outside):
-        for file in (ROOT / each / "__init__.py", (ROOT / each).with_suffix(".py")):
-            if file.exists() and each.parts:
+    for place in (path, outside):
+        for file in (ROOT / place / "__init__.py", (ROOT / place).with_suffix(".py")):
+            if file.exists() and place.parts:
                 return file
     raise LookupError(f"no module {module} in this package")
 

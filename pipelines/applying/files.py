@@ -67,11 +67,11 @@ def apply_to_files(
         edits = read_edits(edit, pipeline.options.form)
     else:
         edits = [FileEdit(None, "instruction")] * len(paths)
-    if len(edits) > 1 and not all(each.path for each in edits) and edit.strip():
+    if len(edits) > 1 and not all(file_edit.path for file_edit in edits) and edit.strip():
         raise EditError("a part of the edit names no file, and others do: name the file above each part")
-    for number, each in enumerate(edits):
-        only = paths[number : number + 1] if each.form == "instruction" else paths
-        yield _apply(pipeline, each, _target(each, root, only), instruction)
+    for number, file_edit in enumerate(edits):
+        only = paths[number : number + 1] if file_edit.form == "instruction" else paths
+        yield _apply(pipeline, file_edit, _target(file_edit, root, only), instruction)
 
 
 def _target(edit: FileEdit, root: Path, paths: Sequence[Path]) -> Path:
@@ -135,7 +135,7 @@ def write_files(changes: Sequence[FileChange], root: Path, backup: str | None = 
         staged = [_staged(change, backup, stack) for change in changes]
         if journal is not None:
             with replacing(journal, mode=0o600) as file:
-                file.write(json.dumps([_entry(*each, root) for each in zip(changes, staged, strict=True)]).encode())
+                file.write(json.dumps([_entry(*pair, root) for pair in zip(changes, staged, strict=True)]).encode())
             stack.callback(journal.unlink)
         done, backups = list[FileChange](), list[Path]()
         try:

@@ -81,13 +81,13 @@ def applied(hunks: Sequence[Hunk], text: str) -> str | Refusal:
 
 def spliced(lines: Lines, splices: Sequence[Splice]) -> Lines | Refusal:
     """Lines with others in their place; a refusal if two splices want the same lines."""
-    splices = sorted(splices, key=lambda each: (each.start, each.end))
+    splices = sorted(splices, key=lambda change: (change.start, change.end))
     for before, after in pairwise(splices):
         if after.start < before.end or (before.start, before.end) == (after.start, after.end):
             return Refusal("overlap", f"two parts of the edit change line {after.start + 1}: make one of them")
     texts, ends = list(lines.texts), list(lines.ends)
-    for each in reversed(splices):
-        texts[each.start : each.end], ends[each.start : each.end] = each.lines.texts, each.lines.ends
+    for change in reversed(splices):
+        texts[change.start : change.end], ends[change.start : change.end] = change.lines.texts, change.lines.ends
     return Lines(texts, ends)
 
 
@@ -120,7 +120,7 @@ def _placed(hunk: Hunk, lines: Lines) -> Splice | Refusal:
     file has dividers between old lines and new ones only if they are its own."""
     ways = [replace(hunk, old=old, new=new, others=()) for old, new in ((hunk.old, hunk.new), *hunk.others)]
     tried = [_one_placed(way, lines) for way in reversed(ways)]
-    return next((each for each in tried if isinstance(each, Splice)), tried[len(tried) // 2])
+    return next((attempt for attempt in tried if isinstance(attempt, Splice)), tried[len(tried) // 2])
 
 
 def _one_placed(hunk: Hunk, lines: Lines) -> Splice | Refusal:
@@ -210,7 +210,7 @@ def _indenter(old: Sequence[str], there: Sequence[str]) -> Indenter | None:
     pairs = [(_indent(a), _indent(b)) for a, b in zip(old, there, strict=True) if a.strip()]
     for width in (0, *_TAB_WIDTHS):
         own, theirs = (
-            [each.replace("\t", " " * width) if width else each for each in side] for side in zip(*pairs, strict=True)
+            [line.replace("\t", " " * width) if width else line for line in side] for side in zip(*pairs, strict=True)
         )
         base, margin = min(own, key=len), min(theirs, key=len)
         if all(a == base + b[len(margin) :] and b.startswith(margin) for a, b in zip(own, theirs, strict=True)):

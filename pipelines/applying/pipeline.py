@@ -163,7 +163,7 @@ class ApplyPipeline:
             return FileEdit(None, "instruction")
         edits = read_edits(edit, self.options.form)
         if len(edits) != 1:
-            named = ", ".join(repr(each.path) for each in edits)
+            named = ", ".join(repr(edit.path) for edit in edits)
             raise EditError(f"the edit is for {len(edits)} files ({named}), and this is one text")
         return edits[0]
 
@@ -264,7 +264,7 @@ def _snippet(edit: FileEdit, before: Sequence[str]) -> Sequence[str]:
 def _is_part(snippet: Sequence[str], before: Sequence[str]) -> str | None:
     """Why a snippet without marks may be a part of the file: it has few of its lines, or ends before the file does, or
     has blocks of code that are not the file's."""
-    mine, written = ([line.strip() for line in each if line.strip()] for each in (snippet, before))
+    mine, written = ([line.strip() for line in side if line.strip()] for side in (snippet, before))
     if any(FENCE.fullmatch(line) and line not in written for line in mine):
         return "the edit has blocks of code, and no mark for the other lines"
     known = len(written) - (Counter(written) - Counter(mine)).total()
@@ -354,7 +354,7 @@ def merged(snippet: Sequence[str], lines: Lines) -> Lines | None:
         return None  # no mark stands for what is outside
     chunk_of = zip(spans, filter(None, parts), strict=True)
     splices = [splice(lines.texts[start:end], chunk, start, lines) for (start, end), chunk in chunk_of]
-    made = spliced(lines, [each for each in splices if each is not None])
+    made = spliced(lines, [change for change in splices if change is not None])
     return None if isinstance(made, Refusal) else made
 
 
@@ -369,7 +369,7 @@ def _place(chunk: Sequence[str], texts: Sequence[str]) -> tuple[int, int] | None
 def _anchor(line: str, texts: Sequence[str]) -> int | None:
     """Where a line stands in the file, if it holds a word and stands there once. With its neighbours more lines would
     have one place, but those may be new."""
-    places = [at for at, each in enumerate(texts) if each.rstrip() == line.rstrip()]
+    places = [at for at, text in enumerate(texts) if text.rstrip() == line.rstrip()]
     return places[0] if len(places) == 1 and any(map(str.isalnum, line)) else None
 
 

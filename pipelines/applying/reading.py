@@ -81,8 +81,8 @@ def read_edits(source: str, form: str = "auto") -> list[FileEdit]:
             raise EditError(f"the edit names {edit.path!r} twice, and makes or deletes it")
         joined[edit.path] = edit if known is None else replace(known, hunks=known.hunks + edit.hunks)
     if len(joined) == 1:
-        return [replace(each, text="\n".join(lines)) for each in joined.values()]
-    return [replace(each, text=_as_blocks(each.hunks)) for each in joined.values()]
+        return [replace(edit, text="\n".join(lines)) for edit in joined.values()]
+    return [replace(edit, text=_as_blocks(edit.hunks)) for edit in joined.values()]
 
 
 def _as_blocks(hunks: Sequence[Hunk]) -> str:
@@ -135,7 +135,7 @@ def _block(body: Sequence[str], number: int) -> Hunk:
         body = body[1:]
     if line is not None and body and re.fullmatch("-{5,}", body[0].strip()):
         body = body[1:]
-    dividers = [at for at, each in enumerate(body) if _DIVIDER.fullmatch(each)]
+    dividers = [at for at, line in enumerate(body) if _DIVIDER.fullmatch(line)]
     exact = [at for at in dividers if body[at].strip() == "======="]
     if not dividers:
         raise EditError(f"the block at line {number} of the edit has no '=======' between the old lines and the new")

@@ -38,7 +38,7 @@ def edit_tool(
                 refused += [f"{name}: {refusal.detail}"] if refusal is not None else []
             if refused:
                 raise FormatError(f"nothing was written. {'; '.join(refused)}")
-            write_files([each.change for each in outcomes if each.is_changed], folder)
+            write_files([outcome.change for outcome in outcomes if outcome.is_changed], folder)
         except (OSError, FormatError, JournalError) as failed:
             raise error(str(failed)) from failed
         return "\n".join(lines)

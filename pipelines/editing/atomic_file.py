@@ -144,10 +144,10 @@ class AtomicFile:
             raise self._changed()
 
     def _changed(self) -> ChangedFileError:
-        kept = kept_beside(self.temporary, self.path)
+        copy = kept_beside(self.temporary, self.path)
         return ChangedFileError(
             f"{os.fspath(self.path)!r} was changed meanwhile and is left as it is; the result for its earlier "
-            f"content is in {os.fspath(kept)!r}"
+            f"content is in {os.fspath(copy)!r}"
         )
 
     def __enter__(self) -> AtomicFile:

@@ -55,8 +55,8 @@ class Corrector(Protocol):
 
 def calibration_of(corrector: Corrector) -> str | None:
     """The model whose margins apply to its changes (a key of `guards.judging.CALIBRATED`); None: not measured."""
-    found: str | None = getattr(corrector, "calibration", None)
-    return found
+    calibration: str | None = getattr(corrector, "calibration", None)
+    return calibration
 
 
 def fluency_of(corrector: Corrector) -> Fluency | None:
@@ -67,8 +67,8 @@ def fluency_of(corrector: Corrector) -> Fluency | None:
 
 def languages_of(corrector: Corrector) -> Sequence[str]:
     """Codes of the languages that it was made for; none: unknown, or any."""
-    found: Sequence[str] = getattr(corrector, "languages", ())
-    return found
+    languages: Sequence[str] = getattr(corrector, "languages", ())
+    return languages
 
 
 class FunctionCorrector:

@@ -40,10 +40,10 @@ class FileState:
     @classmethod
     def of(cls, path: Path) -> FileState:
         try:
-            found = os.lstat(path)
+            status = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             return cls()
-        return cls(stat.S_IFMT(found.st_mode), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        return cls(stat.S_IFMT(status.st_mode), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     @property
     def is_file(self) -> bool:
@@ -54,19 +54,19 @@ def check_replaceable(path: Path) -> None:
     """Raise OSError for a file that cannot be replaced without a loss: read-only, with several hard links, or another
     user's in a shared folder such as /tmp."""
     with contextlib.suppress(FileNotFoundError):
-        found = os.stat(path)
+        status = os.stat(path)
         if not os.access(path, os.R_OK):
             raise PermissionError(f"{os.fspath(path)!r} may not be read: change its permissions")
         if not os.access(path, os.W_OK):
             raise PermissionError(f"{os.fspath(path)!r} is read-only: change its permissions, or write elsewhere")
-        if found.st_nlink > 1:
+        if status.st_nlink > 1:
             raise OSError(
-                f"{os.fspath(path)!r} has {found.st_nlink} hard links, and a new file would replace only one of "
+                f"{os.fspath(path)!r} has {status.st_nlink} hard links, and a new file would replace only one of "
                 "them. Write elsewhere, or copy it first"
             )
         folder = os.stat(path.parent)
         is_shared = folder.st_mode & stat.S_ISVTX and hasattr(os, "geteuid")  # only owners may replace files there
-        if is_shared and os.geteuid() not in (0, found.st_uid, folder.st_uid):
+        if is_shared and os.geteuid() not in (0, status.st_uid, folder.st_uid):
             raise not_replaceable(path, "its folder is shared, and the file is another user's")
 
 
@@ -81,11 +81,11 @@ def keep_attributes(old: Path, new: Path) -> None:
     Raises OSError for an attribute that cannot be kept. The owner is kept as far as the system permits: only root can
     give files away. On Windows nothing is kept: Python has no functions for it.
     """
-    found = os.stat(old)
+    status = os.stat(old)
     if hasattr(os, "chown"):
-        for owner in (found.st_uid, -1):
+        for owner in (status.st_uid, -1):
             with contextlib.suppress(OSError):
-                os.chown(new, owner, found.st_gid)
+                os.chown(new, owner, status.st_gid)
                 break
     names = _attributes(old)
     for name in set(_attributes(new)).difference(names):  # a new file inherits an access control list of its folder
@@ -94,7 +94,7 @@ def keep_attributes(old: Path, new: Path) -> None:
                 os.removexattr(new, name)
     if sys.platform == "darwin":  # Python has no functions for them there
         _copy_attributes(old, new)
-    os.chmod(new, stat.S_IMODE(found.st_mode))
+    os.chmod(new, stat.S_IMODE(status.st_mode))
     for name in names:
         try:
             os.setxattr(new, name, os.getxattr(old, name))

@@ -317,11 +317,11 @@ class _FileRun:
             journal.unlink(missing_ok=True)
 
     def _take(self, job: FileJob, done: Done[FileJob], part: Part) -> None:
-        if failed := next((each for each in done.refusals if each.reason == FAILED), None):
+        if failed := next((refusal for refusal in done.refusals if refusal.reason == FAILED), None):
             job.report.error = job.report.error or ServerError(failed.detail)
         if job.report.error is None:
-            for each in self._selections:
-                done = replace(done, edits=each.edits(job.path, part, done.edits))
+            for selection in self._selections:
+                done = replace(done, edits=selection.edits(job.path, part, done.edits))
         job.take(done, part)
         if job.report.error is None:
             for listener in self._listeners:
@@ -352,7 +352,9 @@ class _FileRun:
             **self._runner.identity,
             **{f"format_options.{name}": value for name, value in format_options.items()},
             "format": self._options.format,
-            "selections": [getattr(each, "identity", type(each).__qualname__) for each in self._selections],
+            "selections": [
+                getattr(selection, "identity", type(selection).__qualname__) for selection in self._selections
+            ],
         }
 
 

@@ -57,12 +57,12 @@ class Price:
 
     def decoded(self, seconds: float, characters: int, *, has: bool) -> None:
         """Record the larger model's time for one text; `has`: it had a hypothesis."""
-        each = seconds / max(1, characters)
+        per_character = seconds / max(1, characters)
         self._tried[has] += 1
         if has:
-            self._with = _mean(self._with, each)
+            self._with = _mean(self._with, per_character)
         else:
-            self._without = _mean(self._without, each)
+            self._without = _mean(self._without, per_character)
 
 
 def _mean(mean: float, new: float) -> float:
@@ -105,10 +105,10 @@ class Hypotheses:
         chosen = [self.price.choose() for _ in texts]
         asked = [text for text, wanted in zip(texts, chosen, strict=True) if wanted]
         started = time.perf_counter()
-        each = [corrector.versions(asked) for corrector in self._correctors if asked]
-        found = [tuple(chain(*row)) for row in zip(*each, strict=True)] if each else []
+        by_corrector = [corrector.versions(asked) for corrector in self._correctors if asked]
+        versions = [tuple(chain(*row)) for row in zip(*by_corrector, strict=True)] if by_corrector else []
         if asked:
             self.price.made(time.perf_counter() - started, sum(map(len, asked)))
-        written = iter(found)
+        written = iter(versions)
         for text, wanted in zip(texts, chosen, strict=True):
             yield text, next(written) if wanted else ()

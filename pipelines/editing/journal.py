@@ -92,9 +92,9 @@ class Journal:
         at = int(np.searchsorted(self._heads, head))
         while at < len(self._heads) and self._heads[at] == head:
             self._file.seek(int(self._places[at]))
-            found = _outcome(self._file.readline(_MAX_BYTES), key.hex())
-            if found is not None:
-                return found
+            outcome = _outcome(self._file.readline(_MAX_BYTES), key.hex())
+            if outcome is not None:
+                return outcome
             at += 1
         return None
 
@@ -105,7 +105,7 @@ class Journal:
         if outcome.lost:
             record["lost"] = outcome.lost
         if outcome.changes:
-            record["changes"] = " ".join(f"{each.start}:{each.end}:{each.margin!r}" for each in outcome.changes)
+            record["changes"] = " ".join(f"{change.start}:{change.end}:{change.margin!r}" for change in outcome.changes)
         if self.error is not None:
             return
         try:
@@ -188,10 +188,10 @@ class Journal:
         self._file.seek(0, io.SEEK_END)
         if self._file.tell() != place:
             self._file.truncate(place)
-        found = np.frombuffer(heads, dtype=np.uint64) if heads else np.zeros(0, dtype=np.uint64)
-        order = np.argsort(found, kind="stable")
-        self._heads = found[order]
-        self._places = np.frombuffer(places, dtype=np.uint64)[order] if places else found
+        numbers = np.frombuffer(heads, dtype=np.uint64) if heads else np.zeros(0, dtype=np.uint64)
+        order = np.argsort(numbers, kind="stable")
+        self._heads = numbers[order]
+        self._places = np.frombuffer(places, dtype=np.uint64)[order] if places else numbers
 
     def _header(self) -> dict[str, object] | None:
         """The first line; None if the file is empty or holds only the beginning of that line."""
@@ -299,36 +299,36 @@ def _changes(written: str | list[str] | None) -> list[Change] | None:
     """Parse changes as `add` writes them; None if there are none. Raises ValueError for invalid ones."""
     if not isinstance(written, str):
         return None
-    found = []
-    for each in written.split():
-        start, end, margin = each.split(":")
+    changes = []
+    for stretch in written.split():
+        start, end, margin = stretch.split(":")
         if not 0 <= int(start) <= int(end):
-            raise ValueError(f"no stretch of a text: {each}")
-        found.append(Change(int(start), int(end), float(margin)))
-    return found
+            raise ValueError(f"no stretch of a text: {stretch}")
+        changes.append(Change(int(start), int(end), float(margin)))
+    return changes
 
 
 def _fields(line: bytes) -> dict[str, str | list[str] | None]:
     """Parse a record, whose fields are strings, null, or a pair of strings. Raises ValueError for any other line."""
-    text, found = JSONStrings(line.decode("ascii")), dict[str, str | list[str] | None]()
+    text, fields = JSONStrings(line.decode("ascii")), dict[str, str | list[str] | None]()
     text.expect("{")
     while not text.passes("}"):
-        if found:
+        if fields:
             text.expect(",")
         name = text.string()
         text.expect(":")
         if text.passes("null"):
-            found[name] = None
+            fields[name] = None
         elif text.passes("["):
             first = text.string()
             text.expect(",")
-            found[name] = [first, text.string()]
+            fields[name] = [first, text.string()]
             text.expect("]")
         else:
-            found[name] = text.string()
+            fields[name] = text.string()
     text.passes("\n")
     text.end()
-    return found
+    return fields
 
 
 def _opened(path: Path) -> BinaryIO:

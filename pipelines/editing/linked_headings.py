@@ -29,11 +29,11 @@ class LinkedHeadings:
         self._of_file: tuple[str, frozenset[str]] = ("", frozenset())
 
     def part(self, path: str, part: Part) -> Part:
-        if not any(each.is_title for each in part.segments):
+        if not any(segment.is_title for segment in part.segments):
             return part
         if path != self._of_file[0]:
             self._of_file = path, self._of(Path(path))
-        segments = [each for each in part.segments if not self._is_linked(part, each)]
+        segments = [segment for segment in part.segments if not self._is_linked(part, segment)]
         count = len(part.segments) - len(segments)
         refused = [*part.refused, *[Refusal("linked", "another file links to this heading by its words")] * count]
         return replace(part, segments=segments, refused=refused) if count else part
@@ -49,7 +49,7 @@ class LinkedHeadings:
             return frozenset()
         folder = path.resolve().parent
         root = next(
-            (each for each in (folder, *folder.parents) if any((each / name).exists() for name in _ROOTS)), None
+            (parent for parent in (folder, *folder.parents) if any((parent / name).exists() for name in _ROOTS)), None
         )
         top = root or folder
         if top not in self._links:
@@ -61,8 +61,8 @@ class LinkedHeadings:
 def _documents(top: Path, *, inside: bool) -> Iterator[Path]:
     """The documents in a folder, and `inside` its subfolders."""
     for folder, subfolders, files in os.walk(top):
-        subfolders[:] = [each for each in subfolders if inside and each[0] != "." and each not in SKIPPED_FOLDERS]
-        yield from (Path(folder, each) for each in files if each.lower().endswith(_SUFFIXES))
+        subfolders[:] = [name for name in subfolders if inside and name[0] != "." and name not in SKIPPED_FOLDERS]
+        yield from (Path(folder, name) for name in files if name.lower().endswith(_SUFFIXES))
 
 
 def _linked(path: Path) -> frozenset[str]:

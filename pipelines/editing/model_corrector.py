@@ -60,7 +60,7 @@ class ModelCorrector:
             earlier=options.earlier,
             margins=True,
         )
-        correctors = [ModelCorrector(each) for each in small.values()]
+        correctors = [ModelCorrector(small_model) for small_model in small.values()]
         self._hypotheses = Hypotheses(correctors, options.batch_size) if correctors else None
         self.limit = self._limit(asked.frame(self._how))
 
@@ -120,11 +120,11 @@ class ModelCorrector:
             ahead = self._hypotheses.ahead(texts)
         else:
             ahead = (None if text is None else (text, ()) for text in texts)
-        for each in ahead:
-            if each is None:
+        for pair in ahead:
+            if pair is None:
                 yield None
                 continue
-            text, hypotheses = each
+            text, hypotheses = pair
             asked[index] = text
             if self._hypotheses is not None:
                 self._hypotheses.begun(index, hypotheses)

@@ -60,15 +60,15 @@ class Skipped:
     def add(self, path: str, reason: str) -> None:
         self.found.append((path, reason))
 
-    def settle(self, kept: Iterable[str], is_own: Callable[[str], bool], own: Iterable[str]) -> None:
+    def settle(self, paths: Iterable[str], is_own: Callable[[str], bool], own: Iterable[str]) -> None:
         """Drop files that are named explicitly too, mark copyspec's own files, and list each file once."""
-        named = {os.path.realpath(path) for path in kept}
-        found: dict[str, tuple[str, str]] = {}
+        named = {os.path.realpath(path) for path in paths}
+        files: dict[str, tuple[str, str]] = {}
         for path, reason in [*self.found, *((path, "own") for path in own)]:
             real = os.path.realpath(path) if reason != "link" else path
             if real not in named:
-                found.setdefault(real, (path, "own" if reason == "format" and is_own(path) else reason))
-        self.found = list(found.values())
+                files.setdefault(real, (path, "own" if reason == "format" and is_own(path) else reason))
+        self.found = list(files.values())
 
     def line(self) -> str:
         """Counts by reason, as a line for people; "" if nothing was skipped."""
@@ -111,23 +111,23 @@ def expand(
         check_type(not isinstance(value, str), name, value, "a list of str")
     suffixes, exclude = frozenset(suffixes), tuple(exclude)  # iterators could be read only once
     skipped = Skipped() if skipped is None else skipped
-    found: list[str] = []
+    files: list[str] = []
     seen: set[str] = set()
     for path in paths:
         for file in _files(path, suffixes, exclude, skipped):
             real = file if file == STDIN else os.path.realpath(file)
             if real not in seen:
                 seen.add(real)
-                found.append(file)
+                files.append(file)
     own = re.compile(rf"(?P<file>.+){re.escape(backup)}(\.\d+)?", re.DOTALL)
 
     def is_own(file: str) -> bool:
         of = own.fullmatch(file)
         return bool(_OWN.search(file)) or (of is not None and os.path.realpath(of["file"]) in seen)
 
-    kept = [file for file in found if not is_own(file)]
-    skipped.settle(kept, is_own, [file for file in found if is_own(file)])
-    return kept
+    inputs = [file for file in files if not is_own(file)]
+    skipped.settle(inputs, is_own, [file for file in files if is_own(file)])
+    return inputs
 
 
 def _files(path: str, suffixes: Collection[str], exclude: Sequence[str], skipped: Skipped) -> Iterator[str]:
@@ -160,14 +160,14 @@ def _walk(folder: str, suffixes: Collection[str], exclude: Sequence[str], skippe
         skipped.add(os.path.join(os.fspath(error.filename), ""), "unreadable")
 
     for parent, folders, names in os.walk(folder, onerror=unreadable):
-        kept = []
+        subfolders = []
         for name in sorted(folders):
             path = os.path.join(parent, name)
             if (reason := _folder_reason(name, path, exclude)) is None:
-                kept.append(name)
+                subfolders.append(name)
             else:
                 skipped.add(path + os.sep, reason)
-        folders[:] = kept
+        folders[:] = subfolders
         for name in sorted(names):
             path = os.path.join(parent, name)
             if name.startswith("."):
@@ -214,8 +214,8 @@ def excluded_by(path: str, exclude: Sequence[str]) -> str | None:
     parts = PurePath(_from_working_folder(full)).parts
     # A folder's pattern fits its files too: they may be named without it, by a shell, a hook or an editor.
     runs = {"/".join(parts[start:end]) for start in range(len(parts)) for end in range(start + 1, len(parts) + 1)}
-    ways = [PurePath(each) for each in (full, os.path.realpath(full))]
-    wholes = {each.as_posix() for way in ways for each in (way, *way.parents)}
+    ways = [PurePath(path) for path in (full, os.path.realpath(full))]
+    wholes = {parent.as_posix() for way in ways for parent in (way, *way.parents)}
     for pattern in exclude:
         wanted = PurePath(pattern)
         names = wholes if wanted.is_absolute() else runs

@@ -146,7 +146,7 @@ class Runner:
 
     def foreign_language(self, done: Done[Owner]) -> str | None:
         """The language of a text that the corrector was given though it was made for others; None if there is none."""
-        refusals = ((each.segment, each.checked.refusal) for each in done.pieces)
+        refusals = ((piece.segment, piece.checked.refusal) for piece in done.pieces)
         asked = [segment for segment, refusal in refusals if refusal is None or refusal.reason != "language"]
         if done.part is None or not asked or not (known := languages_of(self.corrector)):
             return None
@@ -155,9 +155,9 @@ class Runner:
             return None if guards.language in known else guards.language
         for segment in asked:
             text = model_text(done.part.text, segment)
-            found = language_of(text) if END.search(text) else None  # names in a cell or heading say little
-            if found is not None and not any(is_in(text, each) for each in known):
-                return found
+            language = language_of(text) if END.search(text) else None  # names in a cell or heading say little
+            if language is not None and not any(is_in(text, other) for other in known):
+                return language
         return None
 
 
@@ -251,18 +251,18 @@ class _Run(Generic[Owner]):
     def _fill(self) -> None:
         """Read until there are enough texts to sort, or until a limit is reached."""
         wanted = max(1, self._options.pack)
-        found: list[_Task[Owner]] = []
-        while len(found) < wanted and len(self._slots) < LOOKAHEAD_PARTS and self._held < LOOKAHEAD_CHARS:
+        tasks: list[_Task[Owner]] = []
+        while len(tasks) < wanted and len(self._slots) < LOOKAHEAD_PARTS and self._held < LOOKAHEAD_CHARS:
             work = next(self._works, None)
             if work is None:
                 self._is_empty = True
                 break
-            found += self._tasks(work)
+            tasks += self._tasks(work)
         if self._options.pack:
-            found.sort(key=lambda task: len(task.text))
+            tasks.sort(key=lambda task: len(task.text))
         else:
-            found.reverse()
-        self._queue = found
+            tasks.reverse()
+        self._queue = tasks
 
     def _tasks(self, work: Work[Owner]) -> list[_Task[Owner]]:
         if work.part is not None and (work.document is None or work.document is not self._document):
@@ -330,8 +330,8 @@ class _Run(Generic[Owner]):
         elif outcome.text.strip() == task.text.strip():  # usual: nothing to align or guard
             checked = Checked(())
         elif len(outcome.text) > MAX_GROWTH * len(task.text) + MAX_ROOM:
-            found = f"the model wrote {len(outcome.text)} characters for a passage of {len(task.text)}"
-            checked = Checked((), Refusal("ratio", found))
+            detail = f"the model wrote {len(outcome.text)} characters for a passage of {len(task.text)}"
+            checked = Checked((), Refusal("ratio", detail))
         else:
             guards = self._options.guards
             if outcome.changes is None and guards.min_confidence:

@@ -111,18 +111,18 @@ class _Fitting:
             if hidden_end > start and hidden_start < end:
                 pieces += [self.text[at:hidden_start], " " * (min(hidden_end, end) - hidden_start)]
                 at = hidden_end
-        found: Spans = []
+        spans: Spans = []
         solid = iter(self.solid)
         block = next(solid, None)
         for unit_start, unit_end in split("".join([*pieces, self.text[at:end]])):
             unit_start, unit_end = unit_start + start, unit_end + start
             while block and block[1] <= unit_start:
                 block = next(solid, None)
-            if found and block and block[0] < unit_start and found[-1][1] > block[0]:
-                found[-1] = (found[-1][0], unit_end)
+            if spans and block and block[0] < unit_start and spans[-1][1] > block[0]:
+                spans[-1] = (spans[-1][0], unit_end)
             else:
-                found.append((unit_start, unit_end))
-        return found
+                spans.append((unit_start, unit_end))
+        return spans
 
     def _most(self, units: Spans, at: int, stride: int) -> int:
         """About how many units from `at` on fit into one piece. Doubles, then bisects, as every probe counts tokens."""
@@ -171,11 +171,11 @@ def _whole(text: str) -> Spans:
 
 
 def _by(pattern: re.Pattern[str], text: str) -> Spans:
-    found, start = [], 0
+    spans, start = [], 0
     for end in [*(match.end() for match in pattern.finditer(text)), len(text)]:
-        found += [(start + a, start + b) for a, b in _whole(text[start:end])]
+        spans += [(start + a, start + b) for a, b in _whole(text[start:end])]
         start = end
-    return found
+    return spans
 
 
 _FINER: tuple[Splitter, ...] = (partial(_by, _CLAUSE_END), partial(_by, _WORD_END))

@@ -84,19 +84,19 @@ class Marks:
     def part(self, path: str, part: Part) -> Part:
         if path != self._path or not part.is_verbatim:
             self._path, self._is_off, self._is_next = path, False, False
-        found = list(_MARK.finditer(part.text)) if "copyspec:" in part.text else []
-        if not (found or self._is_off or self._is_next):
+        marks = list(_MARK.finditer(part.text)) if "copyspec:" in part.text else []
+        if not (marks or self._is_off or self._is_next):
             return part
-        ignored, alone = self._ignored(part.text, found)
-        starts = [each.start for each in part.segments]
+        ignored, alone = self._ignored(part.text, marks)
+        starts = [segment.start for segment in part.segments]
         following = {bisect_left(starts, at) for at in ([0] if self._is_next else []) + alone}
         self._is_next = len(starts) in following
         segments = [
-            each
-            for place, each in enumerate(part.segments)
-            if place not in following and not _meets((each.start, each.end), ignored)
+            segment
+            for place, segment in enumerate(part.segments)
+            if place not in following and not _meets((segment.start, segment.end), ignored)
         ]
-        refused = [each for each in part.refused if each.span is None or not _meets(each.span, ignored)]
+        refused = [refusal for refusal in part.refused if refusal.span is None or not _meets(refusal.span, ignored)]
         dropped = len(part.segments) + len(part.refused) - len(segments) - len(refused)
         refused += [Refusal("ignored", "a mark in the file says so")] * dropped
         return replace(part, segments=segments, refused=refused)
@@ -104,11 +104,11 @@ class Marks:
     def edits(self, path: str, part: Part, edits: Sequence[Edit]) -> Sequence[Edit]:
         return edits
 
-    def _ignored(self, text: str, found: Iterable[re.Match[str]]) -> tuple[list[tuple[int, int]], list[int]]:
+    def _ignored(self, text: str, marks: Iterable[re.Match[str]]) -> tuple[list[tuple[int, int]], list[int]]:
         """The ranges that are ignored, and the ends of lines that hold nothing but a mark for what follows."""
         ranges, alone = list[tuple[int, int]](), list[int]()
         start = 0 if self._is_off else None
-        for mark in found:
+        for mark in marks:
             line_start = max(text.rfind("\n", 0, mark.start()), text.rfind("\r", 0, mark.start())) + 1
             end = _LINE_END.search(text, mark.end())
             line_end = end.start() if end is not None else len(text)
@@ -140,8 +140,8 @@ class ChangedLines:
         if not part.is_verbatim and self._lines.get(path):
             return part
         changed = self._read.changed(path, part.text, self._lines.get(path, ()))
-        segments = [each for each in part.segments if _meets((each.start, each.end), changed)]
-        refused = [each for each in part.refused if each.span is None or _meets(each.span, changed)]
+        segments = [segment for segment in part.segments if _meets((segment.start, segment.end), changed)]
+        refused = [refusal for refusal in part.refused if refusal.span is None or _meets(refusal.span, changed)]
         return replace(part, segments=segments, refused=refused)
 
     def edits(self, path: str, part: Part, edits: Sequence[Edit]) -> Sequence[Edit]:
@@ -163,10 +163,10 @@ class _Places:
         if path != self._path:
             self._path, self._line, self._ended_with_cr = path, 1, False
         first = self._line - (self._ended_with_cr and text.startswith("\n"))
-        starts = [0, *(found.end() for found in _LINE_END.finditer(text))]
+        starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
         ranges = []
-        for each in lines:
-            begin, end = max(0, each.start - first), min(len(starts), each.stop - first)
+        for span in lines:
+            begin, end = max(0, span.start - first), min(len(starts), span.stop - first)
             if begin < end:
                 ranges.append((starts[begin], starts[end] - 1 if end < len(starts) else len(text)))
         if text:
@@ -176,8 +176,8 @@ class _Places:
 
 def selected(selections: Sequence[Selection], path: str, part: Part) -> Part:
     """Return what all selections leave of the part."""
-    for each in selections:
-        part = each.part(path, part)
+    for selection in selections:
+        part = selection.part(path, part)
     return part
 
 

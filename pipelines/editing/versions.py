@@ -45,16 +45,16 @@ class Corrects(Protocol):
 
 def written_versions(corrector: Corrects, texts: Iterable[str]) -> list[tuple[str, ...]]:
     """Return for each text its correction, and versions of it with second choices, the more likely ones first."""
-    given = list(texts)
-    places = [sentences(text) or [(0, len(text))] for text in given]
+    listed = list(texts)
+    places = [sentences(text) or [(0, len(text))] for text in listed]
     asked = list(
         dict.fromkeys(
-            text[a:b].strip() for text, row in zip(given, places, strict=True) for a, b in row if text[a:b].strip()
+            text[a:b].strip() for text, row in zip(listed, places, strict=True) for a, b in row if text[a:b].strip()
         )
     )
     known = dict(zip(asked, _versions(corrector, asked), strict=True))
-    found = []
-    for text, row in zip(given, places, strict=True):
+    versions = []
+    for text, row in zip(listed, places, strict=True):
         written = []
         for level in range(len(LEVELS) + 1):
             parts, done = [], 0
@@ -64,8 +64,8 @@ def written_versions(corrector: Corrects, texts: Iterable[str]) -> list[tuple[st
                 parts += [text[done:start], known[piece][level] if piece else ""]
                 done = start + len(piece)
             written.append("".join([*parts, text[done:]]))
-        found.append(tuple(written))
-    return found
+        versions.append(tuple(written))
+    return versions
 
 
 def _versions(corrector: Corrects, asked: Sequence[str]) -> Iterator[list[str]]:
@@ -86,23 +86,23 @@ def _versions(corrector: Corrects, asked: Sequence[str]) -> Iterator[list[str]]:
         swap = _swap(corrections[index], (partial + result).lstrip())
         if swap is not None:
             swaps[index].append((probability, *swap))
-    for correction, found in zip(corrections, swaps, strict=True):
-        yield _with_swaps(correction, found)
+    for correction, own_swaps in zip(corrections, swaps, strict=True):
+        yield _with_swaps(correction, own_swaps)
 
 
 def _choices(corrector: Corrects, outcome: Outcome) -> list[Choice]:
     """The most likely alternatives to the tokens of the output."""
     if outcome.result is None or outcome.text is None or corrector.is_encoder_decoder:
         return []  # an encoder-decoder's output cannot be continued here
-    found: list[Choice] = []
+    choices: list[Choice] = []
     before = ""
     for token in outcome.result.logprobs:
         for other in token.top:
             probability = math.exp(other.logprob)
             if other.token_id != token.token_id and other.token and probability >= LEVELS[-1]:
-                found.append((probability, before + other.token))
+                choices.append((probability, before + other.token))
         before += token.token
-    return sorted(found, reverse=True)[:MOST]
+    return sorted(choices, reverse=True)[:MOST]
 
 
 def _swap(correction: str, text: str) -> tuple[int, int, str] | None:

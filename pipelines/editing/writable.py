@@ -24,7 +24,7 @@ def writable(part: Part, segment: Segment, checked: Checked) -> Checked:
     """Return `checked` without edits of `segment` that must not be written; they are counted as dropped."""
     if not checked.edits:
         return checked
-    kept: list[Edit] = []
+    remaining: list[Edit] = []
     dropped = list(checked.dropped)
     lines = _Lines(part.text, segment)
     for edit in checked.edits:
@@ -32,14 +32,14 @@ def writable(part: Part, segment: Segment, checked: Checked) -> Checked:
             dropped.append(refusal)
         else:
             lines.make(edit)
-            kept.append(edit)
-    while kept and (found := _formula(part.text, segment, kept)):
-        edit = kept.pop(0)
+            remaining.append(edit)
+    while remaining and (beginning := _formula(part.text, segment, remaining)):
+        edit = remaining.pop(0)
         would = replacing(part.text[edit.start : edit.end], edit.replacement)
-        dropped.append(Refusal("formula", f"{would}, but then the cell would begin with {found!r}, as formulas do"))
-    if len(kept) == len(checked.edits):
+        dropped.append(Refusal("formula", f"{would}, but then the cell would begin with {beginning!r}, as formulas do"))
+    if len(remaining) == len(checked.edits):
         return checked
-    return replace(checked, edits=kept, dropped=dropped, refusal=checked.refusal if kept else dropped[0])
+    return replace(checked, edits=remaining, dropped=dropped, refusal=checked.refusal if remaining else dropped[0])
 
 
 def unwritable(part: Part, segment: Segment, edits: Sequence[Edit], *, is_typed: bool = False) -> Refusal | None:
@@ -70,11 +70,11 @@ def _closing(text: str, segment: Segment, edit: Edit) -> set[str]:
 
 
 def _ends(text: str, forbidden: str) -> Counter[str]:
-    found = _CLOSING.findall(text)
+    marks = _CLOSING.findall(text)
     if '"' in forbidden and "\\" in forbidden:  # in strings, a backslash escapes, or takes the quote after the segment
         text = _ESCAPED.sub("", text)
-        found = [*_CLOSING.findall(text), *"\\" * text.count("\\")]
-    return Counter(each for each in found if each[-1] in forbidden)
+        marks = [*_CLOSING.findall(text), *"\\" * text.count("\\")]
+    return Counter(mark for mark in marks if mark[-1] in forbidden)
 
 
 def _characters(part: Part, edit: Edit) -> Refusal | None:
@@ -151,8 +151,8 @@ class _Lines:
     def _line_end(self, at: int) -> int:
         """The end of the line, or of the part of it that is checked."""
         limit = min(at + _WINDOW, len(self._text))
-        found = _LINE_END.search(self._text, at, limit)
-        return found.start() if found else limit
+        match = _LINE_END.search(self._text, at, limit)
+        return match.start() if match else limit
 
 
 def _formula(text: str, segment: Segment, edits: Sequence[Edit]) -> str | None:
@@ -166,7 +166,7 @@ def _first(text: str, segment: Segment, edits: Sequence[Edit]) -> str:
     at = segment.start
     for edit in edits:
         for piece in (text[at : edit.start], edit.replacement):
-            if found := piece.lstrip():
-                return found[0]
+            if rest := piece.lstrip():
+                return rest[0]
         at = edit.end
     return text[at : segment.end].lstrip()[:1]

@@ -94,11 +94,11 @@ def _anchors(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]
     """The longest ascending sequence of keys that occur once in both texts (the idea of "patience diff")."""
     counts = [Counter(side) for side in (left, right)]
     places = {key: j for j, key in enumerate(right) if counts[0][key] == counts[1][key] == 1}
-    found = [(i, places[key]) for i, key in enumerate(left) if key in places]
+    pairs = [(i, places[key]) for i, key in enumerate(left) if key in places]
     ends: list[int] = []  # by length - 1, the smallest last place of an ascending run of that length
-    runs: list[int] = []  # its index in `found`
-    before: list[int] = []  # for each of `found`, the index of its predecessor in the run
-    for index, (_, j) in enumerate(found):
+    runs: list[int] = []  # its index in `pairs`
+    before: list[int] = []  # for each of `pairs`, the index of its predecessor in the run
+    for index, (_, j) in enumerate(pairs):
         length = bisect_left(ends, j)
         before.append(runs[length - 1] if length else -1)
         if length == len(ends):
@@ -108,7 +108,7 @@ def _anchors(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]
             ends[length], runs[length] = j, index
     chosen, index = [], runs[-1] if runs else -1
     while index >= 0:
-        chosen.append(found[index])
+        chosen.append(pairs[index])
         index = before[index]
     return chosen[::-1]
 
@@ -123,12 +123,12 @@ def _windows(left: Sequence[str], right: Sequence[str]) -> Iterator[tuple[int, i
         i, j = i + same, j + same
         is_last = len(left) - i <= _WINDOW and len(right) - j <= _WINDOW
         upto = _WINDOW if is_last else _WINDOW * 3 // 4
-        found = _common(left[i : i + _WINDOW], right[j : j + _WINDOW])
-        kept = [(a, b) for a, b in found if a < upto and b < upto]
-        yield from ((i + a, j + b) for a, b in kept)
+        pairs = _common(left[i : i + _WINDOW], right[j : j + _WINDOW])
+        certain = [(a, b) for a, b in pairs if a < upto and b < upto]
+        yield from ((i + a, j + b) for a, b in certain)
         if is_last:
             return
-        a, b = kept[-1] if kept else (-1, -1)
+        a, b = certain[-1] if certain else (-1, -1)
         least = 1 + _WINDOW // 4 if a + b < _WINDOW // 4 else 0  # skip ahead if a window has little in common
         i, j = i + max(a + 1, least), j + max(b + 1, least)
 

@@ -45,16 +45,16 @@ def places(text: str, corrected: str) -> list[str]:
     corrected, longer = apply(text, edits), 0
     words = [match.span() for match in _WORD.finditer(corrected)]
     starts, ends = [start for start, _ in words], [end for _, end in words]
-    found: list[list[int]] = []  # first and last word of each place
+    runs: list[list[int]] = []  # first and last word of each place
     for edit in edits:
         start = edit.start + longer
         longer += len(edit.replacement) - (edit.end - edit.start)
         first = bisect_right(ends, start)
         last = max(bisect_left(starts, start + len(edit.replacement)) - 1, first)
         first, last = max(0, first - WORDS_AROUND), min(len(words) - 1, last + WORDS_AROUND)
-        if found and first <= found[-1][1] + 1:
-            found[-1][1] = last
+        if runs and first <= runs[-1][1] + 1:
+            runs[-1][1] = last
         else:
-            found.append([first, last])
-    stretches = (corrected[starts[first] : ends[last]] for first, last in found if first < len(words))
+            runs.append([first, last])
+    stretches = (corrected[starts[first] : ends[last]] for first, last in runs if first < len(words))
     return [stretch for stretch in stretches if len(stretch) <= PLACE_CHARS]

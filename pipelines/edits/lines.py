@@ -36,7 +36,7 @@ def new_lines(lines: Sequence[str], before: Sequence[str]) -> Iterator[str]:
 
 def distance(lines: Sequence[str], before: Sequence[str], *, exact: bool = False) -> int:
     """Number of lines that only one of two texts has, in any order."""
-    ours, theirs = (Counter(line if exact else line.strip() for line in each) for each in (lines, before))
+    ours, theirs = (Counter(line if exact else line.strip() for line in side) for side in (lines, before))
     return (ours - theirs).total() + (theirs - ours).total()
 
 

@@ -50,15 +50,15 @@ class Pairing:
         self.pairs = align(self.left, self.right)
 
     def edits(self) -> list[Edit]:
-        found: list[Edit] = []
+        edits: list[Edit] = []
         i = j = 0
         for i_next, j_next in [*self.pairs, (len(self.left), len(self.right))]:
             if i < i_next or j < j_next:
-                found += self._block_edits(_Block(i, i_next, j, j_next))
+                edits += self._block_edits(_Block(i, i_next, j, j_next))
             elif i and i_next < len(self.left):
-                found += self._gap_edit(i, j)
+                edits += self._gap_edit(i, j)
             i, j = i_next + 1, j_next + 1
-        return found
+        return edits
 
     def _gap_edit(self, i: int, j: int) -> list[Edit]:
         """The edit between two unchanged words: none, unless a space was clearly missing."""
@@ -96,18 +96,18 @@ class Pairing:
         if (block.i_end - block.i) * (block.j_end - block.j) > _REFINED_CELLS:
             return [block]
         pairs = _similar(self.left[block.i : block.i_end], self.right[block.j : block.j_end])
-        found, i, j = [], block.i, block.j
+        blocks, i, j = [], block.i, block.j
         for a, b in [*((block.i + a, block.j + b) for a, b in pairs), (block.i_end, block.j_end)]:
             if i < a or j < b:
-                found.append(_Block(i, a, j, b))
+                blocks.append(_Block(i, a, j, b))
             if a < block.i_end:
-                found.append(_Block(a, a + 1, b, b + 1))
+                blocks.append(_Block(a, a + 1, b, b + 1))
             i, j = a + 1, b + 1
-        cuts = [(small.i, small.j) for small in found[1:]]
-        if any(small.i == small.i_end or small.j == small.j_end for small in found):
+        cuts = [(small.i, small.j) for small in blocks[1:]]
+        if any(small.i == small.i_end or small.j == small.j_end for small in blocks):
             ends = [(block.i, block.j), (block.i_end, block.j_end)]  # insertions and deletions need a space there
             cuts += [(i, j) for i, j in ends if 0 < i < len(self.left)]
-        return found if all(self._left_gap(i) and self._right_gap(j) for i, j in cuts) else [block]
+        return blocks if all(self._left_gap(i) and self._right_gap(j) for i, j in cuts) else [block]
 
     def _exact(self, block: _Block) -> Edit:
         """An edit with the spacing of the corrected text; where both have white space, the source's is kept."""

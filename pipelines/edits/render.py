@@ -134,7 +134,7 @@ def _range(start: int, count: int) -> str:
 
 def _compared(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
     """Both sequences in stretches, in order: equal where they agree. Difflib takes quadratic time if much recurs."""
-    pairs = align([Word(0, 0, each) for each in old], [Word(0, 0, each) for each in new])
+    pairs = align([Word(0, 0, key) for key in old], [Word(0, 0, key) for key in new])
     i = j = 0
     for i_next, j_next in [*pairs, (len(old), len(new))]:
         if i < i_next or j < j_next:

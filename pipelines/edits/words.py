@@ -97,14 +97,14 @@ def _folded(text: str) -> list[Word]:
     folded.append(text[at:])
     starts += range(at, len(text))
     ends += range(at + 1, len(text) + 1)
-    found: list[Word] = []
+    joined: list[Word] = []
     for match in _WORD.finditer("".join(folded).translate(_QUOTES)):
         start, end = starts[match.start()], ends[match.end() - 1]
-        if found and start < found[-1].end:
-            found[-1] = Word(found[-1].start, end, found[-1].key + match[0])
+        if joined and start < joined[-1].end:
+            joined[-1] = Word(joined[-1].start, end, joined[-1].key + match[0])
         else:
-            found.append(Word(start, end, match[0]))
-    return found
+            joined.append(Word(start, end, match[0]))
+    return joined
 
 
 @lru_cache(maxsize=4096)

@@ -28,11 +28,11 @@ _SIGNS = {"tab": " ", "ptab": " ", "br": " ", "cr": " ", "noBreakHyphen": "-"}
 def read_docx(path: Path) -> Document:
     """Read the paragraphs and table rows of a Word file. Headings are found by their style, and so are the lines of
     tables of contents, which are left out."""
-    found = _unpacked(_read(path), lambda names: [name for name in names if _DOCUMENT.fullmatch(name)], "Word document")
-    if not found:
+    parts = _unpacked(_read(path), lambda names: [name for name in names if _DOCUMENT.fullmatch(name)], "Word document")
+    if not parts:
         raise FormatError("not a Word document: the archive holds no word/document.xml")
     text = Text()
-    name, xml = min(found.items())
+    name, xml = min(parts.items())
     document = _parsed(xml, name)
     w = _space(document, "wordprocessingml")
     for paragraph in _filled(document, w, text):
@@ -49,13 +49,13 @@ def read_docx(path: Path) -> Document:
 
 def read_pptx(path: Path) -> Document:
     """Read the slides of a PowerPoint file: each is a page with its title as heading."""
-    found = _unpacked(_read(path), lambda names: [name for name in names if _SLIDE.fullmatch(name)], "PowerPoint file")
-    if not found:
+    slides = _unpacked(_read(path), lambda names: [name for name in names if _SLIDE.fullmatch(name)], "PowerPoint file")
+    if not slides:
         raise FormatError("not a PowerPoint file: the archive holds no slide")
     text = Text()
-    for name in sorted(found, key=lambda each: int(_SLIDE.fullmatch(each).group(1))):  # type: ignore[union-attr]
+    for name in sorted(slides, key=lambda name: int(_SLIDE.fullmatch(name).group(1))):  # type: ignore[union-attr]
         text.page()
-        slide = _parsed(found[name], name)
+        slide = _parsed(slides[name], name)
         p, a = _space(slide, "presentationml"), _space(slide, "drawingml")
         for shape in _outermost(slide, (f"{p}sp", f"{p}graphicFrame")):
             place = shape.find(f"{p}nvSpPr/{p}nvPr/{p}ph")
@@ -72,7 +72,8 @@ def read_epub(path: Path) -> Document:
     if not container:
         raise FormatError("not an EPUB: the archive holds no META-INF/container.xml")
     roots = [
-        each.get("full-path", "") for each in _every(_parsed(container["META-INF/container.xml"], "it"), "rootfile")
+        element.get("full-path", "")
+        for element in _every(_parsed(container["META-INF/container.xml"], "it"), "rootfile")
     ]
     package = _unpacked(data, lambda names: [name for name in names if name in roots[:1]], "EPUB")
     if not package:
@@ -80,7 +81,7 @@ def read_epub(path: Path) -> Document:
     ((root, package_document),) = package.items()
     tree, folder = _parsed(package_document, root), posixpath.dirname(root)
     hrefs = {item.get("id"): item.get("href", "") for item in _every(tree, "item")}
-    order = [hrefs.get(each.get("idref"), "") for each in _every(tree, "itemref")]
+    order = [hrefs.get(element.get("idref"), "") for element in _every(tree, "itemref")]
     wanted = list(dict.fromkeys(posixpath.normpath(posixpath.join(folder, unquote(href))) for href in order if href))
     chapters = _unpacked(data, lambda names: _present(wanted, set(names)), "EPUB")
     text = Text()
@@ -132,18 +133,20 @@ def _space(tree: ElementTree.Element, kind: str) -> str:
 
 
 def _every(tree: ElementTree.Element, tag: str) -> Iterator[ElementTree.Element]:
-    return (each for each in tree.iter() if isinstance(each.tag, str) and each.tag.rpartition("}")[2] == tag)
+    return (
+        element for element in tree.iter() if isinstance(element.tag, str) and element.tag.rpartition("}")[2] == tag
+    )
 
 
 def _outermost(tree: ElementTree.Element, tags: Collection[str]) -> Iterator[ElementTree.Element]:
     """The elements with these tags that stand in no other of them, in order."""
     waiting = [tree]
     while waiting:
-        each = waiting.pop()
-        if each.tag in tags:
-            yield each
+        element = waiting.pop()
+        if element.tag in tags:
+            yield element
         else:
-            waiting += reversed(each)
+            waiting += reversed(element)
 
 
 def _filled(tree: ElementTree.Element, space: str, text: Text) -> Iterator[ElementTree.Element]:
@@ -151,16 +154,16 @@ def _filled(tree: ElementTree.Element, space: str, text: Text) -> Iterator[Eleme
     that only arrange texts, with one column or with longer texts, the paragraphs are yielded."""
     waiting = [tree]
     while waiting:
-        each = waiting.pop()
-        rows = list(_rows(each, space)) if each.tag == f"{space}tbl" else []
+        element = waiting.pop()
+        rows = list(_rows(element, space)) if element.tag == f"{space}tbl" else []
         if any(len(row) > 1 for row in rows) and all(sum(map(len, row)) <= MAX_ROW for row in rows):
-            is_named = each.find(f"{space}tr/{space}trPr/{space}tblHeader") is not None
+            is_named = element.find(f"{space}tr/{space}trPr/{space}tblHeader") is not None
             for number, row in enumerate(rows):
                 text.row(row, is_first=number == 0, is_header=number == 0 and is_named)
             continue
-        if each.tag == f"{space}p":
-            yield each
-        waiting += reversed(each)
+        if element.tag == f"{space}p":
+            yield element
+        waiting += reversed(element)
 
 
 def _rows(table: ElementTree.Element, space: str) -> Iterator[list[str]]:
@@ -171,7 +174,7 @@ def _rows(table: ElementTree.Element, space: str) -> Iterator[list[str]]:
         for place, cell in enumerate(_outermost(row, (f"{space}tc",))):
             mark = cell.find(f"{space}tcPr/{space}vMerge")
             goes_on = cell.get("vMerge") == "1" or (mark is not None and mark.get(f"{space}val") != "restart")
-            own = joined(" ".join("".join(_runs(each, space)) for each in cell.iter(f"{space}p")))
+            own = joined(" ".join("".join(_runs(paragraph, space)) for paragraph in cell.iter(f"{space}p")))
             cells.append(above[place] if goes_on and place < len(above) and not own else own)
         yield cells
         above = cells
@@ -183,14 +186,14 @@ def _own(paragraph: ElementTree.Element) -> Iterator[ElementTree.Element]:
     left_out = (paragraph.tag, f"{paragraph.tag[:-1]}moveFrom")
     waiting = list(reversed(paragraph))
     while waiting:
-        each = waiting.pop()
-        if each.tag not in left_out:
-            yield each
-            waiting += reversed(each)
+        element = waiting.pop()
+        if element.tag not in left_out:
+            yield element
+            waiting += reversed(element)
 
 
 def _runs(paragraph: ElementTree.Element, space: str) -> Iterator[str]:
     """The text of a paragraph in pieces. `space`: the namespace of its tags."""
-    for each in _own(paragraph):
-        name = each.tag.removeprefix(space)
-        yield (each.text or "") if name == "t" else _SIGNS.get(name, "")
+    for element in _own(paragraph):
+        name = element.tag.removeprefix(space)
+        yield (element.text or "") if name == "t" else _SIGNS.get(name, "")

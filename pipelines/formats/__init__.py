@@ -55,25 +55,25 @@ _SCANNERS: dict[str, tuple[Scanner, str, re.Pattern[str], _BeginsBlock | None]] 
 def _scanned_as(
     scan: Scanner, forbidden: str, border: re.Pattern[str], begins_block: _BeginsBlock | None
 ) -> Callable[[FormatOptions], Format]:
-    return lambda given: WholeFormat(
-        scan, forbidden=forbidden, border=border, begins_block=begins_block, encoding=given.encoding
+    return lambda options: WholeFormat(
+        scan, forbidden=forbidden, border=border, begins_block=begins_block, encoding=options.encoding
     )
 
 
 _MAKERS: dict[str, Callable[[FormatOptions], Format]] = {
-    "txt": lambda given: TextFormat(by_line=given.by_line, encoding=given.encoding),
-    "lines": lambda given: TextFormat(by_line=True, encoding=given.encoding),
-    "parallel": lambda given: TextFormat(by_line=True, is_tokenized=True, encoding=given.encoding),
-    "md": lambda given: MarkdownFormat(encoding=given.encoding),
-    "jsonl": lambda given: JSONLinesFormat(
-        given.field, in_place=given.in_place, every_record=given.every_record, encoding=given.encoding
+    "txt": lambda options: TextFormat(by_line=options.by_line, encoding=options.encoding),
+    "lines": lambda options: TextFormat(by_line=True, encoding=options.encoding),
+    "parallel": lambda options: TextFormat(by_line=True, is_tokenized=True, encoding=options.encoding),
+    "md": lambda options: MarkdownFormat(encoding=options.encoding),
+    "jsonl": lambda options: JSONLinesFormat(
+        options.field, in_place=options.in_place, every_record=options.every_record, encoding=options.encoding
     ),
-    "csv": lambda given: DelimitedFormat(given.column, encoding=given.encoding),
-    "tsv": lambda given: DelimitedFormat(given.column, delimiter="\t", encoding=given.encoding),
-    "docx": lambda given: DocxFormat(is_tracked=not given.in_place, author=given.author),
-    "m2": lambda given: M2Format(encoding=given.encoding),
-    "odt": lambda given: OpenDocumentFormat(),
-    "ipynb": lambda given: NotebookFormat(encoding=given.encoding),
+    "csv": lambda options: DelimitedFormat(options.column, encoding=options.encoding),
+    "tsv": lambda options: DelimitedFormat(options.column, delimiter="\t", encoding=options.encoding),
+    "docx": lambda options: DocxFormat(is_tracked=not options.in_place, author=options.author),
+    "m2": lambda options: M2Format(encoding=options.encoding),
+    "odt": lambda options: OpenDocumentFormat(),
+    "ipynb": lambda options: NotebookFormat(encoding=options.encoding),
     **{name: _scanned_as(*scanner) for name, scanner in _SCANNERS.items()},
 }
 FORMATS = tuple(_MAKERS)

@@ -28,16 +28,16 @@ _NUMBERED = re.compile(r"[-_]\d+\Z")  # the second heading of the same words
 
 def linked(text: str) -> frozenset[str]:
     """The keys of all headings that a link of `text` may name."""
-    names = [unquote(next(filter(None, found.groups()))) for found in _LINK.finditer(text)]
+    names = [unquote(next(filter(None, match.groups()))) for match in _LINK.finditer(text)]
     for match in _UNDERLINE.finditer(text):  # `word_` of reStructuredText
         names += _WORD.findall(text, max(0, match.start() - _WORD_CHARS), match.start())
-    return frozenset(key for name in names for each in (name, _NUMBERED.sub("", name)) if (key := _key(each)))
+    return frozenset(key for name in names for spelling in (name, _NUMBERED.sub("", name)) if (key := _key(spelling)))
 
 
 def linked_elsewhere(text: str) -> frozenset[str]:
     """The keys of all headings of other files that a link of `text` may name, by a path and what follows it."""
     names = [unquote(match[1] or match[2]) for match in _ELSEWHERE.finditer(text)]
-    return frozenset(key for name in names for each in (name, _NUMBERED.sub("", name)) if (key := _key(each)))
+    return frozenset(key for name in names for spelling in (name, _NUMBERED.sub("", name)) if (key := _key(spelling)))
 
 
 def is_named(heading: str, links: frozenset[str]) -> bool:

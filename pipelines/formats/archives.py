@@ -47,11 +47,11 @@ def unpacked(data: bytes, choose: Callable[[list[str]], list[str]], kind: str, h
             if len(set(names)) < len(names):
                 raise FormatError("the archive holds two files of the same name, which no word processor writes")
             left = limit = min(_SIZE_LIMIT, max(_RATIO_FREE, _RATIO_LIMIT * len(data)))
-            found = {}
+            files = {}
             for name in choose(names):
-                found[name] = _file(archive, name, left, limit)
-                left -= len(found[name])
-            return found
+                files[name] = _file(archive, name, left, limit)
+                left -= len(files[name])
+            return files
     except FormatError:
         raise
     except _BROKEN as error:

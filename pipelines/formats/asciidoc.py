@@ -139,6 +139,8 @@ class _Reader:
             self.lines.append((start, end))
 
     def _prose(self, start: int, end: int, *, is_title: bool = False, is_item: bool = False) -> Prose:
-        markup, fixed = ([found.span() for found in each.finditer(self.text, start, end)] for each in (_MARKUP, _FIXED))
+        markup, fixed = (
+            [match.span() for match in pattern.finditer(self.text, start, end)] for pattern in (_MARKUP, _FIXED)
+        )
         comments = [match.span() for match in _COMMENT.finditer(self.text, start, end)]
         return Prose(start, end, markup, fixed, comments, is_title=is_title, is_item=is_item)

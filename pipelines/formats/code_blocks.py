@@ -49,8 +49,8 @@ def outside_code(lines: Sequence[str]) -> list[tuple[int, int]]:
             continue
         if _TAG.match(line):
             in_example = _EXAMPLE.match(line) is not None
-        found = blocks.fence(number) if in_example else blocks.opening(number)
-        at, closes = found or (0 if in_example else len(line), None)
+        fence = blocks.fence(number) if in_example else blocks.opening(number)
+        at, closes = fence or (0 if in_example else len(line), None)
         spans.append((0, at))
     return spans
 
@@ -62,23 +62,23 @@ def indented(lines: Sequence[str]) -> list[bool]:
     `lines`: of one comment, without line ends and comment leaders, but with the white space after them."""
     columns = [_column(line) for line in lines]
     inside = min((column for column, line in zip(columns, lines, strict=True) if line.strip()), default=0)
-    found: list[bool] = []
+    flags: list[bool] = []
     is_code = after_blank = False
     for line, column in zip(lines, columns, strict=True):
         if not line.strip():
-            after_blank = bool(found)
-            found.append(False)
+            after_blank = bool(flags)
+            flags.append(False)
             continue
         is_code = column >= inside + _INDENT and (is_code or after_blank)
         if not is_code:
             item = _LIST_ITEM.match(line)
             inside = len(item[0].expandtabs()) if item else min(inside, column)
         after_blank = False
-        found.append(is_code)
-    for first, last in _runs(found):
+        flags.append(is_code)
+    for first, last in _runs(flags):
         if lines[first].lstrip()[0].isupper() and lines[last].rstrip().endswith((".", "!", "?")):
-            found[first : last + 1] = [False] * (last + 1 - first)  # an indented paragraph
-    return found
+            flags[first : last + 1] = [False] * (last + 1 - first)  # an indented paragraph
+    return flags
 
 
 def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
@@ -166,8 +166,8 @@ class _Braces:
 
     depth = 0
 
-    def count(self, found: str) -> None:
-        self.depth += -1 if found == "}" else 1
+    def count(self, brace: str) -> None:
+        self.depth += -1 if brace == "}" else 1
 
     def __call__(self, line: str) -> bool:
         for match in _BRACES.finditer(line):

@@ -47,10 +47,10 @@ class DelimitedFormat:
     def __init__(self, column: str | int | None, *, delimiter: str | None = None, encoding: str = "utf-8") -> None:
         """`column`: a name in the first row, or a number from 1; with a number every row is data. `delimiter`: None is
         the most frequent of comma, semicolon, tab and bar in the first row, outside of quotes."""
-        given = plain_value(column)  # numbers of numpy, too
-        if not (given is None or isinstance(given, (str, int))) or isinstance(given, bool):
-            raise TypeError(f"column must be a name in the first row, or a number from 1; got {shown(given)}")
-        self.column = given
+        plain = plain_value(column)  # numbers of numpy, too
+        if not (plain is None or isinstance(plain, (str, int))) or isinstance(plain, bool):
+            raise TypeError(f"column must be a name in the first row, or a number from 1; got {shown(plain)}")
+        self.column = plain
         self.delimiter = delimiter
         self.encoding = check_encoding(encoding)
 
@@ -169,16 +169,16 @@ class _Reader:
             record, quotes = following, following.count('"')
 
     def cells(self, record: str) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = []
+        cells: list[tuple[int, int]] = []
         at = 1 if record.startswith(MARK) else 0
         while True:
             match = self.cell.match(record, at)
             if not match:
-                return found
-            found.append(match.span(1))
+                return cells
+            cells.append(match.span(1))
             at = match.end()
             if not match[2]:
-                return found
+                return cells
 
 
 def begins_formula(text: str) -> bool:
@@ -203,11 +203,11 @@ def _segments(
         quotes = [(match.start(), match.end()) for match in re.finditer('"', text)]
         forbidden += '"' + (delimiter if quotes or is_unsure else "")
     segments, refused = segments_of(text)
-    found = []
+    cell_segments = []
     for segment in segments:
         inside = [span for span in quotes if segment.start <= span[0] < segment.end]
         is_sentence = is_ended(text[segment.start : segment.end])
-        found.append(
+        cell_segments.append(
             replace(
                 segment,
                 protected=merged_spans(segment.protected, inside),
@@ -217,7 +217,7 @@ def _segments(
                 not_first="" if text[: segment.start].strip(_IGNORED) else _FORMULA_STARTS,
             )
         )
-    return tuple(found), refused
+    return tuple(cell_segments), refused
 
 
 def _value(cell: str) -> str:

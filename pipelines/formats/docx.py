@@ -49,9 +49,9 @@ class DocxFormat:
     def read(self, stream: BinaryIO) -> Iterator[Part]:
         data = stream.read()
         stories, styles = _stories(data), Styles(data)
-        found = [(story, paragraph) for story, xml in stories.items() for paragraph in paragraphs(xml, styles)]
-        part, starts = document_part((each.text, _segment(each)) for _, each in found)
-        placed = tuple(_Placed(*each, at) for each, at in zip(found, starts, strict=True))
+        pairs = [(story, paragraph) for story, xml in stories.items() for paragraph in paragraphs(xml, styles)]
+        part, starts = document_part((paragraph.text, _segment(paragraph)) for _, paragraph in pairs)
+        placed = tuple(_Placed(*pair, at) for pair, at in zip(pairs, starts, strict=True))
         part = replace(part, carried=_Document(data, placed))
         yield from in_context([part], SPACE)
 
@@ -90,7 +90,7 @@ def _segment(paragraph: Paragraph) -> Segment | Refusal | None:
 
 def _by_story(placed: Sequence[_Placed], edits: Sequence[Edit]) -> dict[str, list[tuple[Paragraph, list[Edit]]]]:
     """Edits by file and paragraph, with offsets in it. Raises ValueError for one that exceeds its paragraph."""
-    found: dict[str, list[tuple[Paragraph, list[Edit]]]] = {}
+    by_story: dict[str, list[tuple[Paragraph, list[Edit]]]] = {}
     waiting = list(reversed(edits))
     for place in placed:
         end = place.start + len(place.paragraph.text)
@@ -101,8 +101,8 @@ def _by_story(placed: Sequence[_Placed], edits: Sequence[Edit]) -> dict[str, lis
                 raise ValueError(f"{edit!r} goes beyond its paragraph ({place.start} to {end})")
             mine.append(Edit(edit.start - place.start, edit.end - place.start, edit.replacement))
         if mine:
-            found.setdefault(place.story, []).append((place.paragraph, mine))
-    return found
+            by_story.setdefault(place.story, []).append((place.paragraph, mine))
+    return by_story
 
 
 _NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # not allowed in XML
@@ -140,7 +140,7 @@ class _Writer:
 
     def splices(self, paragraph: Paragraph, edits: Sequence[Edit]) -> list[tuple[int, int, bytes]]:
         """Rewrite the runs that edits touch: (first byte, last byte, new XML)."""
-        found = []
+        splices = []
         spans = _spans(paragraph)
         inserted = _insertions(paragraph, spans, edits)
         starts, ends = [edit.start for edit in edits], [edit.end for edit in edits]
@@ -153,10 +153,10 @@ class _Writer:
                 place = min(edit.end - at, size)  # after the text that it replaces
                 coming[place] = coming.get(place, "") + edit.replacement
             if run.is_opaque or not size:
-                found += [(edge, edge, self._new(run, text)) for edge, text in _beside(run, coming)]
+                splices += [(edge, edge, self._new(run, text)) for edge, text in _beside(run, coming)]
             elif removed or coming:
-                found.append((run.start, run.end, self._run(run, removed, coming)))
-        return found
+                splices.append((run.start, run.end, self._run(run, removed, coming)))
+        return splices
 
     def _run(self, run: Run, removed: Sequence[tuple[int, int]], coming: dict[int, str]) -> bytes:
         """Split a run at the edges of removed text and at insertions."""
@@ -176,7 +176,7 @@ class _Writer:
 
     def _old(self, run: Run, borders: Sequence[int], span: tuple[int, int], *, is_removed: bool) -> bytes:
         """Characters `span` of a run as a new run. `borders`: offsets of its atoms, and its end."""
-        kept, gone = [], []
+        unchanged, gone = [], []
         start, end = span
         for number in range(bisect_right(borders, start) - 1, bisect_left(borders, end)):
             atom, at = run.atoms[number], borders[number]
@@ -184,12 +184,12 @@ class _Writer:
             if first >= last:
                 continue
             if not atom.is_text:
-                kept.append(self.xml[atom.start : atom.end])
+                unchanged.append(self.xml[atom.start : atom.end])
             elif is_removed:
                 gone.append(self._text(run, "delText", atom.text[first:last]))
             else:
-                kept.append(self._text(run, "t", atom.text[first:last]))
-        pieces = [self._element(run, kept)] if kept else []
+                unchanged.append(self._text(run, "t", atom.text[first:last]))
+        pieces = [self._element(run, unchanged)] if unchanged else []
         if gone and self.revision.is_tracked:
             pieces.append(self._tracked(run, "del", self._element(run, gone)))
         return b"".join(pieces)
@@ -234,7 +234,7 @@ def _spans(paragraph: Paragraph) -> list[tuple[int, int]]:
 def _insertions(paragraph: Paragraph, spans: Sequence[tuple[int, int]], edits: Sequence[Edit]) -> dict[int, list[Edit]]:
     """Edits that insert text, by the run they are written into: the changed one, or the one before."""
     starts, ends = [start for start, _ in spans], [end for _, end in spans]
-    found: dict[int, list[Edit]] = {}
+    insertions: dict[int, list[Edit]] = {}
     for edit in edits:
         if not edit.replacement:
             continue
@@ -244,8 +244,8 @@ def _insertions(paragraph: Paragraph, spans: Sequence[tuple[int, int]], edits: S
             default=None,
         )
         if best is not None:
-            found.setdefault(best, []).append(edit)
-    return found
+            insertions.setdefault(best, []).append(edit)
+    return insertions
 
 
 def _insertion_cost(run: Run, span: tuple[int, int], edit: Edit) -> tuple[bool, ...]:

@@ -43,15 +43,15 @@ class Styles:
 
     def of(self, name: str) -> Style:
         """The style with this id, with what it takes over from those that it is based on."""
-        found, at = Style(), name
+        merged, at = Style(), name
         for _ in range(_DEPTH):
             style = self._known.get(at, Style())
-            for each in (style, Style.named(at)):  # some documents have no list of styles
-                found.is_title |= each.is_title
-                found.is_item |= each.is_item
-                found.is_code |= each.is_code
+            for source in (style, Style.named(at)):  # some documents have no list of styles
+                merged.is_title |= source.is_title
+                merged.is_item |= source.is_item
+                merged.is_code |= source.is_code
             at = style.base
-        return found
+        return merged
 
 
 class _Parser:

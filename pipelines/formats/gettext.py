@@ -61,7 +61,7 @@ def _paragraphs(text: str, strings: list[tuple[int, int]]) -> Iterator[Prose]:
     if not strings:
         return
     between = [(first[1], second[0]) for first, second in pairwise(strings)]
-    cuts = [found for start, end in strings for found in _breaks(text, start, end)]
+    cuts = [cut for start, end in strings for cut in _breaks(text, start, end)]
     edges = [strings[0][0], *(edge for cut in cuts for edge in cut), strings[-1][1]]
     fixed = list(_fixed(text, strings))
     for start, end in zip(edges[::2], edges[1::2], strict=True):
@@ -84,14 +84,14 @@ def _fixed(text: str, strings: list[tuple[int, int]]) -> Iterator[tuple[int, int
 
 def _breaks(text: str, start: int, end: int) -> list[tuple[int, int]]:
     """Escaped line breaks; an escaped backslash before `n` is not one."""
-    found, at = [], start
+    breaks, at = [], start
     while at < end:
         at = text.find("\\", at, end)
         if at < 0:
             break
         if escapes := _BREAK.match(text, at, end):
-            found.append(escapes.span())
+            breaks.append(escapes.span())
             at = escapes.end()
         else:
             at += 2
-    return found
+    return breaks

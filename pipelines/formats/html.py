@@ -81,12 +81,12 @@ class _Block:
 
     def prose(self, text: str, end: int) -> Iterator[Prose]:
         if self.start < end:
-            found = [each.span() for kind in (_ENTITY, _FORMULA) for each in kind.finditer(text, self.start, end)]
+            spans = [match.span() for kind in (_ENTITY, _FORMULA) for match in kind.finditer(text, self.start, end)]
             yield Prose(
                 self.start,
                 end,
                 self.markup,
-                merged_spans(self.fixed, found),
+                merged_spans(self.fixed, spans),
                 is_title=self.is_title,
                 is_item=self.is_item,
             )
@@ -124,18 +124,18 @@ def paragraphs(text: str) -> Iterator[Prose]:
     skipped: _Tag | None = None  # the open element whose content is skipped
     depth, at = 0, block.start
     while True:
-        found = (_SPECIAL if skipped is None else _RAW.get(skipped.name, _SPECIAL)).search(text, at)
-        if found is None:
+        match = (_SPECIAL if skipped is None else _RAW.get(skipped.name, _SPECIAL)).search(text, at)
+        if match is None:
             break
-        if found[0] in _CLOSINGS:
-            end = text.find(_CLOSINGS[found[0]], found.end())
+        if match[0] in _CLOSINGS:
+            end = text.find(_CLOSINGS[match[0]], match.end())
             if end < 0:
                 return
-            at = end + len(_CLOSINGS[found[0]])
+            at = end + len(_CLOSINGS[match[0]])
             if skipped is None:
-                block.markup.append((found.start(), at))
+                block.markup.append((match.start(), at))
             continue
-        tag = _tag(text, found.start())
+        tag = _tag(text, match.start())
         if tag is None:
             return
         at = tag.end

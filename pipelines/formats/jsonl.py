@@ -162,26 +162,26 @@ def _after(line: str, at: int, char: str) -> int:
 def _taken(record: _Record, text: str, number: int) -> Refusal | None:
     """The refusal of a record whose added fields are not what copyspec wrote for `text`; None if they are, or for a
     record without them."""
-    held = [key for key in _ADDED if key in record.places]
-    if not held:
+    fields = [key for key in _ADDED if key in record.places]
+    if not fields:
         return None
-    if len(held) == len(_ADDED):
+    if len(fields) == len(_ADDED):
         corrected, edits = (_EDITS_DECODER.decode(record.source(key)) for key in _ADDED)
         if _corrected(text, edits) == corrected:
             return None
-    what = f"line {number} holds {' and '.join(map(repr, held))} that copyspec did not write for its {record.field!r}"
+    what = f"line {number} holds {' and '.join(map(repr, fields))} that copyspec did not write for its {record.field!r}"
     return Refusal("taken", f"{what}: rename them, or overwrite the text with in_place=True (gec --untracked)")
 
 
 def _corrected(text: str, edits: object) -> object:
     """The text with the edits of a record made; None if they are not edits of this text."""
     made = []
-    for each in edits if isinstance(edits, list) else [None]:
-        start, end, corr = map(each.get, ("start", "end", "corr")) if isinstance(each, dict) else (None, None, None)
+    for fields in edits if isinstance(edits, list) else [None]:
+        start, end, corr = map(fields.get, ("start", "end", "corr")) if isinstance(fields, dict) else (None, None, None)
         if type(start) is not int or type(end) is not int or not isinstance(corr, str):
             return None
         edit = Edit(start, end, corr)
-        if each != _edit_fields(text, edit):
+        if fields != _edit_fields(text, edit):
             return None
         made.append(edit)
     try:
@@ -243,5 +243,5 @@ def dumped(value: object, source: str, *, escape: bool) -> str:
     return _HALVES.sub(_escape, json.dumps(value, ensure_ascii=escape))
 
 
-def _escape(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+def _escape(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"

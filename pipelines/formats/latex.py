@@ -111,7 +111,10 @@ class _Reader:
 
     def prose(self) -> Iterator[Prose]:
         environments = _ENVIRONMENT.finditer(self.text)  # not those in comments
-        begin = next((each for each in environments if each["kind"] == "begin" and each["name"] == "document"), None)
+        begin = next(
+            (mark for mark in environments if mark["kind"] == "begin" and mark["name"] == "document"),
+            None,
+        )
         at = begin.end() if begin else 0
         self._open(at)
         while match := _TOKEN.search(self.text, at):
@@ -184,25 +187,25 @@ class _Reader:
             (self.left_out if name in _SILENT else self.fixed).append((start, at))
         self.at = at
 
-    def _sign(self, found: re.Match[str], at: int) -> int:
+    def _sign(self, match: re.Match[str], at: int) -> int:
         """Handle a command of one sign: a formula, an accent, an escape."""
-        if found["sign"] == "(":
+        if match["sign"] == "(":
             at = self._past(at, "\\)", most=_FORMULA_CHARS)
-        elif accent := _ACCENT.match(self.text, found.start() + 1):
+        elif accent := _ACCENT.match(self.text, match.start() + 1):
             at = accent.end()
-        self.fixed.append((found.start(), at))
+        self.fixed.append((match.start(), at))
         return at
 
-    def _char(self, found: re.Match[str], at: int) -> int:
-        if found[0] == "%":
+    def _char(self, match: re.Match[str], at: int) -> int:
+        if match[0] == "%":
             rest = _LINE_REST.match(self.text, at)
             at = rest.end() if rest else at
-            self.left_out.append((found.start(), at))
-        elif found[0] in "{}":
-            self.markup.append(found.span())
+            self.left_out.append((match.start(), at))
+        elif match[0] in "{}":
+            self.markup.append(match.span())
         else:
-            at = self._past(at, "$", most=_FORMULA_CHARS) if found[0] == "$" else at
-            self.fixed.append((found.start(), at))
+            at = self._past(at, "$", most=_FORMULA_CHARS) if match[0] == "$" else at
+            self.fixed.append((match.start(), at))
         return at
 
     def _past(self, at: int, mark: str, *, most: int | None = None) -> int:
@@ -242,8 +245,8 @@ class _Reader:
         left = braces
         while left and (end := self.closing.get(at)) is not None:
             at, left = end + 1, left - 1
-        found = _DELIMITED.match(self.text, at) if left or not braces else None
-        return found.end() if found else at
+        match = _DELIMITED.match(self.text, at) if left or not braces else None
+        return match.end() if match else at
 
     def _after_environment(self, name: str, at: int) -> int:
         """The position after an environment's options, or at its end if it holds no prose."""
@@ -265,20 +268,20 @@ class _Reader:
 
 def _braces(text: str) -> dict[int, int]:
     """The closing brace of each opening one, by position."""
-    found: dict[int, int] = {}
+    braces: dict[int, int] = {}
     opened: list[int] = []
     for mark in _BRACE.finditer(text):
         if mark["address"] is not None:
-            found[mark.start("address")] = mark.end() - 1
+            braces[mark.start("address")] = mark.end() - 1
         elif mark[0] == "{":
             opened.append(mark.start())
         elif mark[0] == "}" and opened:
-            found[opened.pop()] = mark.start()
-    return found
+            braces[opened.pop()] = mark.start()
+    return braces
 
 
 def _defined(text: str) -> frozenset[str]:
     """The names of environments that the document defines as listings, and their starred forms."""
-    found = ((match["minted"], match["option"], match["name"]) for match in _DEFINITION.finditer(text))
-    defined = [(option or f"{name}code") if minted else name for minted, option, name in found]
+    definitions = ((match["minted"], match["option"], match["name"]) for match in _DEFINITION.finditer(text))
+    defined = [(option or f"{name}code") if minted else name for minted, option, name in definitions]
     return frozenset(f"{name}{star}" for name in defined for star in ("", "*"))

@@ -45,13 +45,13 @@ class M2Format:
             return encode("".join(block), self.encoding)
         end = next((line[len(line.rstrip("\r\n")) :] for line in block if _is_sentence(line)), "") or "\n"
         written = [line + end for line in annotated(part.text, changed(part.text, edits))]
-        kept: list[str] = []
+        lines: list[str] = []
         for line in block:
             if _is_sentence(line):
-                kept += [line.rstrip("\r\n") + end, *written]
+                lines += [line.rstrip("\r\n") + end, *written]
             elif not line.startswith("A "):
-                kept.append(line)
-        return encode("".join(kept), self.encoding)
+                lines.append(line)
+        return encode("".join(lines), self.encoding)
 
 
 def annotated(source: str, hypothesis: str) -> list[str]:
@@ -100,8 +100,8 @@ def _part(block: list[str]) -> Part:
     if "|" in text:
         refused = (Refusal("markup", f"{text[:80]!r} holds bars, which end the fields of an annotation"),)
         return Part(text, refused=refused, carried=tuple(block))
-    found = segment_of(text, 0, len(text), is_tokenized=True)
-    if isinstance(found, Refusal):
-        return Part(text, refused=(found,), carried=tuple(block))
+    segment = segment_of(text, 0, len(text), is_tokenized=True)
+    if isinstance(segment, Refusal):
+        return Part(text, refused=(segment,), carried=tuple(block))
     # A bar in a correction would end the field of its annotation.
-    return Part(text, (replace(found, forbidden="|"),) if found else (), carried=tuple(block))
+    return Part(text, (replace(segment, forbidden="|"),) if segment else (), carried=tuple(block))

@@ -64,7 +64,7 @@ _TICKS = re.compile("`+")
 
 def markup(text: str, start: int, end: int) -> list[tuple[int, int]]:
     """Spans of markup in a stretch of `text`, ascending, adjacent ones joined. Takes linear time."""
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     ends = _Ends(text, start, end)
     at = start
     while match := _MARKUP.search(text, at, end):
@@ -75,11 +75,11 @@ def markup(text: str, start: int, end: int) -> list[tuple[int, int]]:
                 at = match.end() if match["ticks"] else match.start() + 1
                 continue
             at = closed or match.end()  # without its end an element is a tag, and a formula's mark an escape
-        if found and found[-1][1] == match.start():
-            found[-1] = (found[-1][0], at)
+        if spans and spans[-1][1] == match.start():
+            spans[-1] = (spans[-1][0], at)
         else:
-            found.append((match.start(), at))
-    return found
+            spans.append((match.start(), at))
+    return spans
 
 
 class _Ends:
@@ -310,8 +310,8 @@ class _Brackets(_Block):
     def ends(self, line: str) -> bool:
         self.after_blank = not line.strip()
         at, unclosed = 0, ""
-        while found := _CODE_WITHIN.get(self.opened[-1] if self.opened else "", _CODE).search(line, at):
-            token, at = found[0], found.end()
+        while match := _CODE_WITHIN.get(self.opened[-1] if self.opened else "", _CODE).search(line, at):
+            token, at = match[0], match.end()
             if token in _STRING_ENDS:
                 string = None if token in unclosed else _STRING_ENDS[token].match(line, at)
                 if string:
@@ -504,12 +504,12 @@ class _Reader:
             environment = _Environment(begin[2])
             return environment.ends(rest) or self._open(environment)
         for number, (opening, closing) in enumerate(_OPENINGS):
-            found = opening.match(rest)
-            if not found or (number == _ALONE and self.lines):
+            match = opening.match(rest)
+            if not match or (number == _ALONE and self.lines):
                 continue
             if closing is None:
                 self.until_blank = True
-            elif not closing.search(rest, found.end()):
+            elif not closing.search(rest, match.end()):
                 self._open(_Until(closing))
             return True
         if not self.lines and _COMPONENT.match(rest):
@@ -543,37 +543,37 @@ def _columns(space: str) -> int:
 
 def _heading_end(body: str, start: int) -> int:
     """End of a heading's text, before closing `#` and attributes in braces."""
-    kept = body[start - 1 :].rstrip(" \t")  # includes the space before the text, which "# #" lacks
-    if kept.endswith("}") and (brace := kept.rfind("{")) >= 0 and "}" not in kept[brace:-1]:
-        kept = kept[:brace].rstrip(" \t")
-    closed = kept.rstrip("#")
-    if closed != kept and closed.endswith((" ", "\t")):
-        kept = closed.rstrip(" \t")
-    return max(start, start - 1 + len(kept))
+    heading = body[start - 1 :].rstrip(" \t")  # includes the space before the text, which "# #" lacks
+    if heading.endswith("}") and (brace := heading.rfind("{")) >= 0 and "}" not in heading[brace:-1]:
+        heading = heading[:brace].rstrip(" \t")
+    closed = heading.rstrip("#")
+    if closed != heading and closed.endswith((" ", "\t")):
+        heading = closed.rstrip(" \t")
+    return max(start, start - 1 + len(heading))
 
 
 def _prose(line: str, spans: Sequence[tuple[int, int]], *, is_title: bool = False) -> Part:
     """A heading or a table row: a segment per span, none of which may gain a capital or a full stop."""
-    found = [_segment(line, start, end, is_title=is_title, is_item=True) for start, end in spans if start < end]
-    refused = tuple(each for each in found if isinstance(each, Refusal))
-    return Part(line, tuple(each for each in found if isinstance(each, Segment)), refused)
+    segments = [_segment(line, start, end, is_title=is_title, is_item=True) for start, end in spans if start < end]
+    refused = tuple(segment for segment in segments if isinstance(segment, Refusal))
+    return Part(line, tuple(segment for segment in segments if isinstance(segment, Segment)), refused)
 
 
 def _paragraph(text: str, lines: Sequence[tuple[int, int, int]], *, is_title: bool, is_item: bool) -> Part:
-    found = _segment(text, lines[0][1], lines[-1][2], is_title=is_title, is_item=is_title or is_item)
-    if not isinstance(found, Segment):
-        return Part(text, refused=(found,) if found else ())
+    segment = _segment(text, lines[0][1], lines[-1][2], is_title=is_title, is_item=is_title or is_item)
+    if not isinstance(segment, Segment):
+        return Part(text, refused=(segment,) if segment else ())
     hidden = tuple((start, prose) for start, prose, _ in lines[1:] if text[start:prose].strip())
-    return Part(text, (replace(found, hidden=hidden),))
+    return Part(text, (replace(segment, hidden=hidden),))
 
 
 def _segment(text: str, start: int, end: int, *, is_title: bool, is_item: bool) -> Segment | Refusal | None:
-    found = segment_of(text, start, end)
-    if not isinstance(found, Segment):
-        return found
+    segment = segment_of(text, start, end)
+    if not isinstance(segment, Segment):
+        return segment
     return replace(
-        found,
-        protected=merged_spans(found.protected, markup(text, found.start, found.end)),
+        segment,
+        protected=merged_spans(segment.protected, markup(text, segment.start, segment.end)),
         forbidden=ACTIVE,
         begins_block=begins_block,
         begins=not is_item,

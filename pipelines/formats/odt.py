@@ -81,9 +81,9 @@ class OpenDocumentFormat:
     def read(self, stream: BinaryIO) -> Iterator[Part]:
         data = stream.read()
         content = _content(data)
-        found = _Parser(content).found
-        part, _ = document_part((each.text, _segment(each)) for each in found)
-        pieces = (piece for each in found for piece in (*each.pieces, _Piece(0, 0, "\n", False)))
+        paragraphs = _Parser(content).found
+        part, _ = document_part((paragraph.text, _segment(paragraph)) for paragraph in paragraphs)
+        pieces = (piece for paragraph in paragraphs for piece in (*paragraph.pieces, _Piece(0, 0, "\n", False)))
         part = replace(part, carried=_Document(data, tuple(pieces)))
         yield from in_context([part], SPACE, linked(content.decode(errors="replace")))
 

@@ -135,7 +135,7 @@ class _Reader:
         if self.text[start:end].rstrip(" \t").endswith("::"):
             self.skips = self.block
         markup = [match.span() for match in _MARKUP.finditer(self.text, start, end)]
-        fixed = [(start, end)] if is_fixed else [found.span() for found in _FIXED.finditer(self.text, start, end)]
+        fixed = [(start, end)] if is_fixed else [match.span() for match in _FIXED.finditer(self.text, start, end)]
         yield Prose(start, end, markup, fixed, is_title=self.is_title, is_item=self.is_item)
 
     def _line(self, start: int, end: int, rest: str, indent: int) -> Iterator[Prose]:

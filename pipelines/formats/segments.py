@@ -50,13 +50,13 @@ def tokens(text: str, start: int, end: int) -> tuple[tuple[int, int], ...]:
 
 def merged_spans(*groups: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Merge groups of spans into one ascending list without overlaps; spans that only meet stay apart."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for start, end in sorted(span for group in groups for span in group):
-        if found and start < found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
         else:
-            found.append((start, end))
-    return tuple(found)
+            merged.append((start, end))
+    return tuple(merged)
 
 
 OBJECT = "\ufffc"
@@ -81,20 +81,20 @@ def paragraph_segment(
     """The segment of a paragraph. `pieces`: its texts, and whether each may change; `program`: where tracked changes
     can be accepted."""
     text = paragraph.text
-    found = segment_of(text, 0, len(text))
-    if not isinstance(found, Segment):
-        return found
+    segment = segment_of(text, 0, len(text))
+    if not isinstance(segment, Segment):
+        return segment
     if paragraph.is_code:
         return None
     if paragraph.is_revised:
         start = text.replace(OBJECT, "")[:40]
         detail = f"holds tracked changes in {start!r}: accept or reject them in {program} first"
-        return Refusal("tracked", detail, (found.start, found.end))
+        return Refusal("tracked", detail, (segment.start, segment.end))
     protected: list[tuple[int, int]] = []
     hidden: list[tuple[int, int]] = []
     at = 0
     for piece, is_text in pieces:
-        span = (max(at, found.start), min(at + len(piece), found.end))
+        span = (max(at, segment.start), min(at + len(piece), segment.end))
         at += len(piece)
         if span[0] >= span[1]:
             continue
@@ -104,8 +104,8 @@ def paragraph_segment(
             hidden.append(span)
     is_sentence = not (paragraph.is_title or paragraph.is_item)
     return replace(
-        found,
-        protected=merged_spans(found.protected, protected),
+        segment,
+        protected=merged_spans(segment.protected, protected),
         hidden=tuple(hidden),
         begins=is_sentence,
         ends=is_sentence,
@@ -118,11 +118,11 @@ def document_part(paragraphs: Iterable[tuple[str, Segment | Refusal | None]]) ->
     text, starts, at = [], list[int](), 0
     segments: list[Segment] = []
     refused: list[Refusal] = []
-    for line, found in paragraphs:
-        if isinstance(found, Refusal):
-            refused.append(found.moved(at))
-        elif found is not None:
-            segments.append(found.moved(at))
+    for line, segment in paragraphs:
+        if isinstance(segment, Refusal):
+            refused.append(segment.moved(at))
+        elif segment is not None:
+            segments.append(segment.moved(at))
         starts.append(at)
         text.append(line + "\n")
         at += len(text[-1])

@@ -101,13 +101,13 @@ def comments(text: str, language: str) -> Iterator[Prose]:
     Raises FormatError for a file of over `SIZE_LIMIT`."""
     if len(text) > SIZE_LIMIT:
         raise FormatError(f"a source file of over {SIZE_LIMIT >> 20} MB was not written by hand")
-    found = [prose for block in _comment_blocks(text, language) for prose in _paragraphs(text, block, language)]
+    passages = [prose for block in _comment_blocks(text, language) for prose in _paragraphs(text, block, language)]
     if language == "python":
-        found += _docstrings(text)
+        passages += _docstrings(text)
     if language in _SHELLS:
-        found = [replace(prose, forbidden=_APOSTROPHE) for prose in found]
+        passages = [replace(prose, forbidden=_APOSTROPHE) for prose in passages]
     at = 0
-    for prose in sorted(found, key=lambda prose: prose.start):
+    for prose in sorted(passages, key=lambda prose: prose.start):
         if prose.start >= at:
             yield prose
             at = prose.end
@@ -260,13 +260,13 @@ def _text_lines(text: str, lines: list[tuple[int, int]], language: str) -> list[
     is_code = indented(
         [text[at:end] if first < last else "" for at, (_, end), (first, last) in zip(spaced, inner, spans, strict=True)]
     )
-    found = []
+    text_lines = []
     for (start, end), (first, last), is_indented in zip(inner, spans, is_code, strict=True):
         last = first if is_indented else last
-        found.append((start + first, start + last))
+        text_lines.append((start + first, start + last))
         if start + last < end:
-            found.append((end, end))  # a code block ends the paragraph before it
-    return found
+            text_lines.append((end, end))  # a code block ends the paragraph before it
+    return text_lines
 
 
 def _is_starred(text: str, lines: list[tuple[int, int]]) -> bool:
@@ -279,11 +279,11 @@ def _paragraph(text: str, lines: list[_Line]) -> Iterator[Prose]:
     if lines and not _LICENCE.search(text, lines[0].start, lines[-1].end):
         start, end = lines[0].start, lines[-1].end
         prose = [(line.start, line.end) for line in lines if not line.is_fixed]
-        found = [match for span in prose for pattern in (_TAG, _NAME) for match in pattern.finditer(text, *span)]
-        found += [lead for span in prose if (lead := _LEAD.match(text, *span))]
-        found += _WRAPPED.finditer(text, start, end)
+        matches = [match for span in prose for pattern in (_TAG, _NAME) for match in pattern.finditer(text, *span)]
+        matches += [lead for span in prose if (lead := _LEAD.match(text, *span))]
+        matches += _WRAPPED.finditer(text, start, end)
         fixed = merged_spans(
-            ((line.start, line.end) for line in lines if line.is_fixed), (each.span() for each in found)
+            ((line.start, line.end) for line in lines if line.is_fixed), (match.span() for match in matches)
         )
         unseen = [_without_break(text, before.end, after.start) for before, after in pairwise(lines)]
         yield Prose(start, end, fixed=fixed, left_out=unseen)
@@ -335,7 +335,8 @@ def _docstrings(text: str) -> list[Prose]:
 def _docstring(text: str, starts: list[int], node: ast.Constant) -> Iterator[Prose]:
     assert node.end_lineno is not None and node.end_col_offset is not None
     start, end = (
-        _place(text, starts, *each) for each in ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
+        _place(text, starts, *position)
+        for position in ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
     )
     opening = re.match(r"[rRuU]?(\"\"\"|'''|\"|')", text[start:end])
     if opening is None or not text[start:end].endswith(opening[1]):

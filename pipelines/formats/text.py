@@ -42,11 +42,11 @@ class TextFormat:
     def _parts(self, stream: BinaryIO) -> Iterator[Part]:
         lines = read_lines(stream, self.encoding)
         for text in lines if self.by_line else _paragraphs(lines):
-            found = segment_of(text, 0, len(text), is_tokenized=self.is_tokenized)
-            if isinstance(found, Refusal):
-                yield Part(text, refused=(found,))
+            segment = segment_of(text, 0, len(text), is_tokenized=self.is_tokenized)
+            if isinstance(segment, Refusal):
+                yield Part(text, refused=(segment,))
             else:
-                yield Part(text, (found,) if found else ())
+                yield Part(text, (segment,) if segment else ())
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
         return encode(changed(part.text, edits), self.encoding)
@@ -54,13 +54,13 @@ class TextFormat:
 
 def segments_of(text: str) -> tuple[tuple[Segment, ...], tuple[Refusal, ...]]:
     """The paragraphs of a text inside something else, such as a field or a cell."""
-    found, at = [], 0
+    segments, at = [], 0
     for paragraph in _paragraphs(lines_of(text)):
-        found.append(segment_of(text, at, at + len(paragraph)))
+        segments.append(segment_of(text, at, at + len(paragraph)))
         at += len(paragraph)
-    whole = Part(text, tuple(each for each in found if isinstance(each, Segment)))
+    whole = Part(text, tuple(segment for segment in segments if isinstance(segment, Segment)))
     (part,) = in_context([whole], LINES)
-    return tuple(part.segments), tuple(each for each in found if isinstance(each, Refusal))
+    return tuple(part.segments), tuple(segment for segment in segments if isinstance(segment, Refusal))
 
 
 def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
@@ -119,7 +119,7 @@ def _prose(text: str, start: int, end: int, is_open: bool) -> Iterator[Prose]:
         return
     if speaker := _SPEAKER.match(text, start, end):
         start = speaker.end()
-    markup, fixed = ([found.span() for found in each.finditer(text, start, end)] for each in (_MARKUP, _FIXED))
+    markup, fixed = ([match.span() for match in pattern.finditer(text, start, end)] for pattern in (_MARKUP, _FIXED))
     # With two speakers in a cue, each line is a sentence of its own.
     lines = [match.end() for match in _NEXT_SPEAKER.finditer(text, start, end)]
     for first, last in pairwise([start, *lines, end]):

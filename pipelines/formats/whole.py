@@ -135,24 +135,26 @@ def within(spans: Sequence[tuple[int, int]], start: int, end: int) -> Sequence[t
 def part_of(piece: str, prose: Prose, forbidden: str, begins_block: Callable[[str], bool] | None) -> Part:
     """A stretch of prose as a part. `piece`: its text; `forbidden` and `begins_block`: those of the format."""
     size = len(piece)
-    markup, fixed, left_out = (_inside(each, prose.start, size) for each in (prose.markup, prose.fixed, prose.left_out))
+    markup, fixed, left_out = (
+        _inside(spans, prose.start, size) for spans in (prose.markup, prose.fixed, prose.left_out)
+    )
     if "://" in piece or "@" in piece:
         fixed += [match.span() for match in _ADDRESS.finditer(piece)]
     start, end = _without_ends(piece, merged_spans(markup, left_out))
-    found = segment_of(piece, start, end)
-    if not found:
+    segment = segment_of(piece, start, end)
+    if not segment:
         return Part(piece)
-    if isinstance(found, Refusal):
-        return Part(piece, refused=(found,))
-    start, end = found.start, found.end
+    if isinstance(segment, Refusal):
+        return Part(piece, refused=(segment,))
+    start, end = segment.start, segment.end
     markup, fixed, left_out = (
-        [(max(span[0], start), min(span[1], end)) for span in each if span[0] < end and start < span[1]]
-        for each in (markup, fixed, left_out)
+        [(max(span[0], start), min(span[1], end)) for span in spans if span[0] < end and start < span[1]]
+        for spans in (markup, fixed, left_out)
     )
     unseen = [span for span in markup if not _joins(piece, start, end, span)]
-    found = replace(
-        found,
-        protected=merged_spans(_apart(found.protected, markup), markup, fixed, left_out),
+    segment = replace(
+        segment,
+        protected=merged_spans(_apart(segment.protected, markup), markup, fixed, left_out),
         hidden=merged_spans(unseen, left_out),
         forbidden=forbidden + prose.forbidden,
         begins_block=begins_block,
@@ -160,18 +162,18 @@ def part_of(piece: str, prose: Prose, forbidden: str, begins_block: Callable[[st
         begins=not (prose.is_title or prose.is_item),
         ends=prose.ends and not (prose.is_title or prose.is_item),
     )
-    return Part(piece, (found,))
+    return Part(piece, (segment,))
 
 
 def _apart(spans: Sequence[tuple[int, int]], markup: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Keep only spans that no markup touches: `{cats}` is a placeholder in most texts, but not in `\\emph{cats}`."""
-    found, at = [], 0
+    pieces, at = [], 0
     for start, end in spans:
         while at < len(markup) and markup[at][1] <= start:
             at += 1
         if at == len(markup) or markup[at][0] >= end:
-            found.append((start, end))
-    return found
+            pieces.append((start, end))
+    return pieces
 
 
 def _without_ends(piece: str, unseen: Sequence[tuple[int, int]]) -> tuple[int, int]:

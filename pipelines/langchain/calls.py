@@ -61,13 +61,13 @@ class Answers:
         runs."""
         self.engine, self.model_name = named_engine
         counts = [len(reference) for reference in references] if named is None else named
-        self.references = [each[:count] for each, count in zip(references, counts, strict=True)]
+        self.references = [row[:count] for row, count in zip(references, counts, strict=True)]
         self._streamed: dict[int, Answered] = {}  # by prompt
-        given = {**options, "timeout": timeout}
-        reject_unknown(given, OPTIONS)  # before a name meets an argument of `submit`
-        own = [[*each[:count], *map(text_of, each[count:])] for each, count in zip(references, counts, strict=True)]
+        call_options = {**options, "timeout": timeout}
+        reject_unknown(call_options, OPTIONS)  # before a name meets an argument of `submit`
+        own = [[*row[:count], *map(text_of, row[count:])] for row, count in zip(references, counts, strict=True)]
         self._n = cast("int", options.get("n") or 1)
-        self._call: Call = self.engine.submit(list(prompts), own, loop=loop, **given)  # type: ignore[arg-type]
+        self._call: Call = self.engine.submit(list(prompts), own, loop=loop, **call_options)  # type: ignore[arg-type]
 
     def results(self) -> list[Result]:
         """Return a result for each prompt."""
@@ -104,7 +104,7 @@ class Answers:
             "model_provider": "copyspec",
             "finish_reason": "tool_calls" if is_called else result.finish_reason,
             "copyspec": {**_counters(result.stats), "spans": parts},
-            **({"logprobs": {"content": [self._logprob(each) for each in result.logprobs]}} if result.logprobs else {}),
+            **({"logprobs": {"content": list(map(self._logprob, result.logprobs))}} if result.logprobs else {}),
         }
 
     def _check_stream(self) -> None:
@@ -129,14 +129,14 @@ class Answers:
             answered.latest = chunk.result or chunk
         return chunk
 
-    def _logprob(self, each: TokenLogprob) -> dict[str, object]:
+    def _logprob(self, token: TokenLogprob) -> dict[str, object]:
         """A log probability in the form of OpenAI's chat models."""
-        return {**self._token(each), "top_logprobs": [self._token(one) for one in each.top]}
+        return {**self._token(token), "top_logprobs": [self._token(one) for one in token.top]}
 
-    def _token(self, each: TokenLogprob) -> dict[str, object]:
+    def _token(self, token: TokenLogprob) -> dict[str, object]:
         """A token in that form. Its bytes are its own, even if they are a part of a character only."""
-        own = self.engine.codec.bytes_of(each.token_id, each.token)
-        return {"token": each.token, "logprob": each.logprob, "bytes": None if own is None else list(own)}
+        own = self.engine.codec.bytes_of(token.token_id, token.token)
+        return {"token": token.token, "logprob": token.logprob, "bytes": None if own is None else list(own)}
 
     def _note(self, index: int, result: Result) -> None:
         collected = ANSWERED.get()
@@ -159,9 +159,9 @@ def usage(result: Result) -> UsageMetadata:
     """Token counts of a prompt and its answers, with accepted and rejected draft tokens in OpenAI's fields."""
     samples = result.samples or (result,)
     output = sum(len(sample.token_ids) for sample in samples)
-    accepted = sum(each.stats.num_accepted_tokens for each in samples)
-    drafted = sum(each.stats.num_draft_tokens for each in samples)
-    reasoning = sum(each.parts.num_reasoning_tokens for each in samples)
+    accepted = sum(sample.stats.num_accepted_tokens for sample in samples)
+    drafted = sum(sample.stats.num_draft_tokens for sample in samples)
+    reasoning = sum(sample.parts.num_reasoning_tokens for sample in samples)
     details = {"accepted_prediction": accepted, "rejected_prediction": drafted - accepted}
     details |= {"reasoning": reasoning} if reasoning else {}
     return UsageMetadata(

@@ -87,13 +87,13 @@ class ReferenceCapture(BaseCallbackHandler):
             dropped, written = noted.dropped - noted.written, noted.written.copy()
             events = [(source in self._runs, event) for source, event in reversed(noted.events)]
             # The inputs of a stream are known at its end.
-            given = [outward.inputs for outward in outwards]
+            inputs = [outward.inputs for outward in outwards]
         shown, hidden = list[list[Document]](), list[Document]()
         for is_siblings, event in events:
             lost = [is_siblings or key_of(document) in dropped for document in event]
             shown.append([document for document, is_lost in zip(event, lost, strict=True) if not is_lost])
             hidden += [Dropped.of(document) for document, is_lost in zip(event, lost, strict=True) if is_lost]
-        return Around([*shown, hidden], None if any(map(_is_unknown, given)) else texts_in(given), written)
+        return Around([*shown, hidden], None if any(map(_is_unknown, inputs)) else texts_in(inputs), written)
 
     def watched(self, run: UUID | None, pieces: Iterator[_Piece]) -> Iterator[_Piece]:
         """Yield `pieces` of a model that `run` started, as long as somebody reads them.
@@ -168,13 +168,13 @@ class ReferenceCapture(BaseCallbackHandler):
         with self._lock:
             noted = self._runs.get(run)
             inputs = (noted.inputs if noted is not None else None) if inputs is None else inputs
-            held = _documents(inputs)
+            documents = _documents(inputs)
             if noted is not None:
-                held += [document for _, event in noted.events for document in event]
-            if not (held or passed):
+                documents += [document for _, event in noted.events for document in event]
+            if not (documents or passed):
                 return
             texts = texts_in(outputs if shown is None else shown)
-            known = {key_of(document): document.page_content for document in (*held, *passed)}
+            known = {key_of(document): document.page_content for document in (*documents, *passed)}
             before = texts_in(inputs)
             written = {key for key, text in known.items() if is_written(text, texts, before)}
             if noted is not None:  # texts of what it has dropped itself are others', such as a rewritten question
@@ -195,9 +195,9 @@ class ReferenceCapture(BaseCallbackHandler):
     def _start(self, run_id: UUID, parent: UUID | None, inputs: object = None) -> None:
         with self._lock:
             self._runs[run_id] = _Run(parent, inputs)
-            given = {key_of(document) for document in _documents(inputs)}
-            for outer in self._outwards(parent) if given else ():
-                outer.dropped -= given  # another step has them still
+            keys = {key_of(document) for document in _documents(inputs)}
+            for outer in self._outwards(parent) if keys else ():
+                outer.dropped -= keys  # another step has them still
             while len(self._runs) > MAX_RUNS:
                 self._runs.popitem(last=False)
 

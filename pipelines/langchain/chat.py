@@ -91,16 +91,16 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         limit = engine.max_length
         return {**profile, "max_input_tokens": limit} if limit is not None else profile
 
-    def _should_stream(self, **given: Any) -> bool:
-        return self._can_stream(given) and super()._should_stream(**given)
+    def _should_stream(self, **kwargs: Any) -> bool:
+        return self._can_stream(kwargs) and super()._should_stream(**kwargs)
 
-    def _should_use_protocol_streaming(self, **given: Any) -> bool:
-        return self._can_stream(given) and super()._should_use_protocol_streaming(**given)
+    def _should_use_protocol_streaming(self, **kwargs: Any) -> bool:
+        return self._can_stream(kwargs) and super()._should_use_protocol_streaming(**kwargs)
 
-    def _can_stream(self, given: Mapping[str, object]) -> bool:
+    def _can_stream(self, kwargs: Mapping[str, object]) -> bool:
         """Whether `invoke` can stream for callback handlers: not several answers. A call that asks for a stream itself
         is told so."""
-        return "stream" in given or self.call_options(None, given).get("n") == 1
+        return "stream" in kwargs or self.call_options(None, kwargs).get("n") == 1
 
     def _generate(
         self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **kwargs: object
@@ -145,8 +145,8 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         if len(messages) < 2:
             return super().generate(messages, stop, callbacks, **kwargs)  # type: ignore[arg-type]
 
-        def one(each: list[BaseMessage], options: Mapping[str, Any]) -> LLMResult:
-            return super(ChatCopySpec, self).generate([each], stop, callbacks, **options)
+        def one(prompt: list[BaseMessage], options: Mapping[str, Any]) -> LLMResult:
+            return super(ChatCopySpec, self).generate([prompt], stop, callbacks, **options)
 
         own = [kwargs, *[{**kwargs, "run_id": None}] * (len(messages) - 1)]  # only the first is the run of that id
         with ContextThreadPoolExecutor(max_workers=min(len(messages), MAX_THREADS)) as pool:

@@ -42,11 +42,11 @@ class CitedAnswer:
     @property
     def documents(self) -> tuple[object, ...]:
         """Return the documents that were copied from, each once, in the order of the answer."""
-        found: list[object] = []
+        documents: list[object] = []
         for citation in self.citations:
-            if not any(citation.document is each for each in found):
-                found.append(citation.document)
-        return tuple(found)
+            if not any(citation.document is document for document in documents):
+                documents.append(citation.document)
+        return tuple(documents)
 
     def __str__(self) -> str:
         return self.text
@@ -109,42 +109,42 @@ class _Citing(Runnable[object, CitedAnswer]):
                 yield piece
 
     def _invoke(
-        self, given: object, run_manager: CallbackManagerForChainRun, config: RunnableConfig, **options: object
+        self, input_: object, run_manager: CallbackManagerForChainRun, config: RunnableConfig, **options: object
     ) -> CitedAnswer:
         with _collected() as answered:
-            output = self._chain.invoke(given, config, **options)
+            output = self._chain.invoke(input_, config, **options)
         return CitedAnswer(text := _shown(output), _cited(text, answered, self._min_characters))
 
     async def _ainvoke(
-        self, given: object, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig, **options: object
+        self, input_: object, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig, **options: object
     ) -> CitedAnswer:
         with _collected() as answered:
-            output = await self._chain.ainvoke(given, config, **options)
+            output = await self._chain.ainvoke(input_, config, **options)
         return CitedAnswer(text := _shown(output), _cited(text, answered, self._min_characters))
 
     def _transform(
         self,
-        given: Iterator[object],
+        inputs: Iterator[object],
         run_manager: CallbackManagerForChainRun,
         config: RunnableConfig,
         **options: object,
     ) -> Iterator[CitedAnswer]:
         with _collected() as answered:
             pieces = _Pieces(answered, self._min_characters)
-            for output in self._chain.transform(given, config, **options):
+            for output in self._chain.transform(inputs, config, **options):
                 yield from pieces.push(output)
             yield pieces.finish()
 
     async def _atransform(
         self,
-        given: AsyncIterator[object],
+        inputs: AsyncIterator[object],
         run_manager: AsyncCallbackManagerForChainRun,
         config: RunnableConfig,
         **options: object,
     ) -> AsyncIterator[CitedAnswer]:
         with _collected() as answered:
             pieces = _Pieces(answered, self._min_characters)
-            async with aclosing(_generator(self._chain.atransform(given, config, **options))) as outputs:
+            async with aclosing(_generator(self._chain.atransform(inputs, config, **options))) as outputs:
                 async for output in outputs:
                     for piece in pieces.push(output):
                         yield piece
@@ -179,8 +179,8 @@ class _Pieces:
         return CitedAnswer(piece, self._new(is_whole=True))
 
     def _new(self, *, is_whole: bool) -> tuple[DocumentCitation, ...]:
-        found = _cited(self._text, self._answered, self._min_characters, is_whole=is_whole)
-        new = tuple(each for each in found if each not in self._given)
+        citations = _cited(self._text, self._answered, self._min_characters, is_whole=is_whole)
+        new = tuple(citation for citation in citations if citation not in self._given)
         self._given += new
         return new
 

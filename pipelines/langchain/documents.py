@@ -56,19 +56,21 @@ def explicit(value: object) -> list[object]:
     return [value]
 
 
-def gather(handed_over: Sequence[object], found: Sequence[object]) -> list[object]:
+def gather(handed_over: Sequence[object], documents: Sequence[object]) -> list[object]:
     """Return all references of a call, each text once: those passed, then those found, as far as there is room.
 
     Of documents with equal texts, the first is taken."""
     result = list(handed_over)
-    texts = {text for each in handed_over if (text := text_of(each)) is not None}
+    texts = {text for document in handed_over if (text := text_of(document)) is not None}
     room = MAX_FOUND_CHARACTERS
-    for index, document in enumerate(found):
+    for index, document in enumerate(documents):
         text = text_of(document)
         if text is None or text in texts or not _is_encodable(text):
             continue
         if len(text) > room:
-            logger.info("the oldest %d of %d found documents are not copied from", len(found) - index, len(found))
+            logger.info(
+                "the oldest %d of %d found documents are not copied from", len(documents) - index, len(documents)
+            )
             break
         room -= len(text)
         texts.add(text)
@@ -169,8 +171,8 @@ def _part(span: Span, place: Place, answer: str, references: Sequence[object]) -
     if document is None or place.start_char is None:
         return CopiedPart(start, start + len(quote), place, reference)
     at = document.find(quote, max(0, place.start_char - 1))
-    found = (at, at + len(quote)) if at >= 0 else (None, None)
-    return CopiedPart(start, start + len(quote), place, reference, *found)
+    offsets = (at, at + len(quote)) if at >= 0 else (None, None)
+    return CopiedPart(start, start + len(quote), place, reference, *offsets)
 
 
 def _shared(span: Span, answer: str, references: Sequence[object], min_characters: int) -> Iterator[CopiedPart]:

@@ -92,11 +92,11 @@ class EngineFields(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _rename(cls, given: object) -> object:
+    def _rename(cls, values: object) -> object:
         """Translate other libraries' names. Raises ValueError for an unknown name, suggesting a similar one."""
-        if not isinstance(given, dict):
-            return given
-        renamed = {str(name): value for name, value in given.items()}
+        if not isinstance(values, dict):
+            return values
+        renamed = {str(name): value for name, value in values.items()}
         for name, own in _ELSEWHERE.items():
             if (value := renamed.pop(name, None)) is None:
                 continue
@@ -108,8 +108,8 @@ class EngineFields(BaseModel):
                 renamed[name] = os.fspath(value)
         for name in renamed:
             if name in (*OPTIONS, *PRIVATE) and name not in cls.model_fields:
-                kept = "" if name in PRIVATE else f" or model_kwargs={{{name!r}: ...}}"
-                raise ValueError(f"{name!r} is an option of calls: give bind({name}=...){kept}")
+                alternative = "" if name in PRIVATE else f" or model_kwargs={{{name!r}: ...}}"
+                raise ValueError(f"{name!r} is an option of calls: give bind({name}=...){alternative}")
         try:
             reject_unknown(renamed, cls.model_fields)
         except TypeError as error:  # pydantic would not convert a TypeError
@@ -152,14 +152,14 @@ class EngineFields(BaseModel):
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Copies share the model."""
         memo = {} if memo is None else memo
-        memo |= {id(each): each for each in (self._engine, self.model, self.tokenizer) if each is not None}
+        memo |= {id(part): part for part in (self._engine, self.model, self.tokenizer) if part is not None}
         return super().__deepcopy__(memo)
 
     def _load(self, model: object) -> Engine:
         if isinstance(model, copyspec.Engine):
             return model
-        given = {"tokenizer": self.tokenizer, "device": self.device, "dtype": self.dtype}
-        options = {name: value for name, value in given.items() if value not in (None, "auto")}
+        settings = {"tokenizer": self.tokenizer, "device": self.device, "dtype": self.dtype}
+        options = {name: value for name, value in settings.items() if value not in (None, "auto")}
         if self.trust_remote_code and model is self.model:
             options["trust_remote_code"] = True
         return copyspec.load(model, **options)  # type: ignore[arg-type]  # load says what is wrong with them
@@ -216,13 +216,13 @@ class EngineFields(BaseModel):
             params["ls_model_name"] = self.shown_name()
         own = stop or self.stop
         if isinstance(own, (str, list, tuple)) and own:  # anything else raises an error in the call itself
-            params["ls_stop"] = [own] if isinstance(own, str) else [str(each) for each in own]
+            params["ls_stop"] = [own] if isinstance(own, str) else [str(string) for string in own]
         return params
 
-    def call_options(self, stop: object, given: Mapping[str, object]) -> dict[str, object]:
+    def call_options(self, stop: object, kwargs: Mapping[str, object]) -> dict[str, object]:
         """Options of one call for `Engine.jobs`: the model's own, overridden by the call's."""
         options: dict[str, object] = {name: getattr(self, name) for name in (*_SAMPLING, "batch_size", "stop")}
-        own = {name: value for name, value in given.items() if name not in _NOT_OPTIONS}
+        own = {name: value for name, value in kwargs.items() if name not in _NOT_OPTIONS}
         for more in (self.model_kwargs, own):
             changes = {name: value for name, value in more.items() if value is not None}
             if "max_new_tokens" in changes and "max_tokens" not in changes:  # given both, the engine names them
@@ -243,7 +243,7 @@ class EngineFields(BaseModel):
         if self.tokenizer is not None:
             named = self.tokenizer if isinstance(self.tokenizer, str) else _mark(self.tokenizer)
             identity = f"{identity}, tokenizer {named}"
-        shown = {each: getattr(self, each) for each in _SAMPLING if getattr(self, each) is not None}
+        shown = {name: getattr(self, name) for name in _SAMPLING if getattr(self, name) is not None}
         # Not named "stop": LangChain puts the call's own there, and two models would share cached answers.
         return {
             "model": identity,
@@ -253,10 +253,10 @@ class EngineFields(BaseModel):
             **public(self.model_kwargs),
         }
 
-    def cache_params(self, given: Mapping[str, object]) -> dict[str, object]:
+    def cache_params(self, kwargs: Mapping[str, object]) -> dict[str, object]:
         """The options of one call in its cache key, beside `traced_params`. With a rule the answer may depend on
         drafts, whose texts are not in the key, so a number of its own keeps it from being another's."""
-        options = {**public(self.model_kwargs), **public(given)}
+        options = {**public(self.model_kwargs), **public(kwargs)}
         drafted = {"drafted": uuid4().hex} if "rule" in options else {}
         return {"options": {name: _identified(options[name]) for name in sorted(options)}, **drafted}
 
@@ -282,9 +282,9 @@ def _identified(value: object) -> object:
     most objects."""
     value = plain_value(value)
     if isinstance(value, Mapping):
-        return {name: _identified(each) for name, each in value.items()}
+        return {name: _identified(item) for name, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_identified(each) for each in value]
+        return [_identified(item) for item in value]
     if isinstance(value, (str, bytes, int, float, PurePath, NoneType)):
         return value
     if isinstance(value, type) and hasattr(value, "model_json_schema"):

@@ -50,8 +50,8 @@ class CopySpecLLM(EngineFields, BaseLLM):
 
     @property
     def _identifying_params(self) -> Mapping[str, object]:
-        given = _GIVEN.get()
-        return {**self.traced_params(), **public(given), **self.cache_params(given)}
+        kwargs = _GIVEN.get()
+        return {**self.traced_params(), **public(kwargs), **self.cache_params(kwargs)}
 
     def generate(self, prompts: list[str], stop: Stop = None, callbacks: Any = None, **kwargs: object) -> LLMResult:
         """Generate for all prompts as one batch."""
@@ -90,9 +90,9 @@ class CopySpecLLM(EngineFields, BaseLLM):
                 results += [] if chunk.result is None else [chunk.result]
         return _llm_result(answers, results)
 
-    def _streams(self, prompts: Sequence[str], given: Mapping[str, object]) -> bool:
+    def _streams(self, prompts: Sequence[str], kwargs: Mapping[str, object]) -> bool:
         """Whether a call of `invoke` hands out its tokens; langchain-core has one callback manager for all prompts."""
-        return self.streaming and len(prompts) == 1 and given.get("n", self.n) == 1
+        return self.streaming and len(prompts) == 1 and kwargs.get("n", self.n) == 1
 
     def _stream(
         self, prompt: str, stop: Stop = None, run_manager: Any = None, **kwargs: object
@@ -127,7 +127,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
             references_of(handed_over, around, prompt)
             for prompt, around in zip(prompts, self._found(prompts), strict=True)
         ]
-        references, named = [each for each, _ in gathered], [count for _, count in gathered]
+        references, named = [texts for texts, _ in gathered], [count for _, count in gathered]
         options = self.call_options(stop, kwargs)
         timeout = kwargs.get("timeout", self.timeout)
         return Answers(self.engine_for(kwargs.get("model")), list(prompts), references, options, timeout, loop, named)
@@ -141,7 +141,7 @@ class CopySpecLLM(EngineFields, BaseLLM):
 
 
 @contextmanager
-def _around(prompts: Sequence[str], callbacks: object, given: Mapping[str, object]) -> Iterator[None]:
+def _around(prompts: Sequence[str], callbacks: object, kwargs: Mapping[str, object]) -> Iterator[None]:
     """Record a call's options, and which run each prompt belongs to, as far as the callbacks name it."""
     each_its_own = isinstance(callbacks, list) and len(callbacks) == len(prompts)
     managers = callbacks if isinstance(callbacks, list) and each_its_own else [callbacks] * len(prompts)
@@ -149,7 +149,7 @@ def _around(prompts: Sequence[str], callbacks: object, given: Mapping[str, objec
     for prompt, manager in zip(prompts, managers, strict=True):
         runs.setdefault(prompt, []).append(run_around(manager))
     token = _AROUND.set(runs)
-    options = _GIVEN.set({name: value for name, value in given.items() if name not in _OF_RUNS})
+    options = _GIVEN.set({name: value for name, value in kwargs.items() if name not in _OF_RUNS})
     try:
         yield
     finally:

@@ -71,7 +71,7 @@ def encoded_prompt(
     attempts: list[Callable[[list[Message]], list[Message]]] = [
         list,
         merged,
-        lambda each: merged(without_tool_roles(each)),
+        lambda chat: merged(without_tool_roles(chat)),
     ]
     for change in attempts:
         try:

@@ -42,8 +42,8 @@ def references_of(
     named = [
         it for it in named if key_of(it) in own or (said is not None and is_written(text_of(it) or "", [prompt], said))
     ]
-    found = [document for event in events for document in event]
-    return gather(handed_over, [*named, *found]), len(gather(handed_over, named))
+    documents = [document for event in events for document in event]
+    return gather(handed_over, [*named, *documents]), len(gather(handed_over, named))
 
 
 def artifacts(messages: Iterable[BaseMessage]) -> list[list[object]]:
@@ -67,7 +67,7 @@ def in_prompt(events: Sequence[Sequence[object]], prompt: str, handed_over: Sequ
     """
     prompt = _plain(prompt)
     candidates = _latest(events)
-    own = {text for each in handed_over if (text := text_of(each)) is not None}
+    own = {text for document in handed_over if (text := text_of(document)) is not None}
     named: set[str] = set()
     for text in sorted(own | candidates.keys(), key=len, reverse=True):
         count, prompt = _take(prompt, text)
@@ -121,11 +121,11 @@ def _fields(value: object) -> list[object]:
 def is_written(text: str, texts: Sequence[str], before: Sequence[str] = ()) -> bool:
     """Whether one of `texts` holds a document's whole text, as `in_prompt` asks it of a prompt, and not as a part of
     one that was there `before`, such as a question."""
-    known = [_plain(each) for each in before if _take(_plain(each), text)[0]]
-    for each in map(_plain, texts):
+    known = [_plain(earlier) for earlier in before if _take(_plain(earlier), text)[0]]
+    for plain in map(_plain, texts):
         for other in known:
-            each = each.replace(other, "\0")
-        if _take(each, text)[0]:
+            plain = plain.replace(other, "\0")
+        if _take(plain, text)[0]:
             return True
     return False
 

@@ -36,14 +36,14 @@ def with_references(chain: Runnable[object, object], *, key: str) -> Runnable[ob
             f"there is no ChatCopySpec, CopySpecLLM or ChatOpenAI in {type(chain).__name__}: nothing would copy"
         )
 
-    def bound(given: object) -> Runnable[object, object]:
-        if not isinstance(given, Mapping):
-            raise TypeError(f"with_references(key={key!r}) needs a dict that has it; got {type(given).__name__}")
-        if key not in given:
+    def bound(inputs: object) -> Runnable[object, object]:
+        if not isinstance(inputs, Mapping):
+            raise TypeError(f"with_references(key={key!r}) needs a dict that has it; got {type(inputs).__name__}")
+        if key not in inputs:
             raise KeyError(
-                f"with_references(key={key!r}) finds no {key!r} in the input; it has {', '.join(map(str, given))}"
+                f"with_references(key={key!r}) finds no {key!r} in the input; it has {', '.join(map(str, inputs))}"
             )
-        return _bind(chain, Private(given[key]))
+        return _bind(chain, Private(inputs[key]))
 
     return RunnableLambda(bound, name="with_references")
 
@@ -86,7 +86,7 @@ def _bind(chain: Runnable[object, object], references: Private) -> Runnable[obje
         branches = [(condition, _bind(chosen, references)) for condition, chosen in chain.branches]
         return chain.model_copy(update={"branches": branches, "default": _bind(chain.default, references)})
     if isinstance(chain, RunnableConfigurableAlternatives):
-        others = {key: _bind_alternative(each, references) for key, each in chain.alternatives.items()}
+        others = {key: _bind_alternative(branch, references) for key, branch in chain.alternatives.items()}
         return chain.model_copy(update={"default": _bind(chain.default, references), "alternatives": others})
     if isinstance(chain, RunnableBindingBase):
         copied: dict[str, object] = {"bound": _bind(chain.bound, references)}
@@ -104,21 +104,24 @@ def _bind(chain: Runnable[object, object], references: Private) -> Runnable[obje
 
 
 def _bind_alternative(
-    given: Runnable[object, object] | Callable[[], Runnable[object, object]], references: Private
+    branch: Runnable[object, object] | Callable[[], Runnable[object, object]], references: Private
 ) -> Runnable[object, object] | Callable[[], Runnable[object, object]]:
-    return _bind(given, references) if isinstance(given, Runnable) else lambda: _bind(given(), references)
+    return _bind(branch, references) if isinstance(branch, Runnable) else lambda: _bind(branch(), references)
 
 
 def _is_remote(chain: object) -> bool:
     """Whether it is a client of OpenAI's API. Checked by class name, so that langchain_openai need not be installed."""
     return any(
-        each.__module__.startswith("langchain_openai.") and each.__name__ in ("BaseChatOpenAI", "BaseOpenAI")
-        for each in type(chain).__mro__
+        base.__module__.startswith("langchain_openai.") and base.__name__ in ("BaseChatOpenAI", "BaseOpenAI")
+        for base in type(chain).__mro__
     )
 
 
-def _body(given: object, references: Private) -> dict[str, object]:
+def _body(body: object, references: Private) -> dict[str, object]:
     """The `extra_body` of a request, with references in the form that servers accept."""
-    found = parse_references(explicit(references), 1)[0]
-    texts = [list(each.ids or ()) if each.text is None else {"text": each.text, "name": each.name} for each in found]
-    return {**(given if isinstance(given, Mapping) else {}), "references": texts}
+    parsed = parse_references(explicit(references), 1)[0]
+    texts = [
+        list(reference.ids or ()) if reference.text is None else {"text": reference.text, "name": reference.name}
+        for reference in parsed
+    ]
+    return {**(body if isinstance(body, Mapping) else {}), "references": texts}

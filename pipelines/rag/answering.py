@@ -124,39 +124,39 @@ class DocumentAnswers:
             raise ValueError(f"the question {question!r} is empty; write a question")
         self._check_contexts()  # texts may have been added
         hits = [hit for hit in self._retriever.search(question, self._k) if hit.score > 0 or not self._by_words()]
-        found = self._find(question, hits)
-        if not found or found[0].coverage < MIN_COVERAGE:
+        units = self._find(question, hits)
+        if not units or units[0].coverage < MIN_COVERAGE:
             yield AnswerChunk("", (), _nothing(hits))
         elif self._model is None:
-            yield from _whole(_by_words(hits, found))
+            yield from _whole(_by_words(hits, units))
         elif self._instruction is None and self._model.corrects:
-            yield from _whole(self._quoted(self._model, question, hits, found))
+            yield from _whole(self._quoted(self._model, question, hits, units))
         else:
-            yield from self._written(self._model, question, hits, found)
+            yield from self._written(self._model, question, hits, units)
 
     def _by_words(self) -> bool:
         return isinstance(self._retriever, BM25Retriever)
 
     def _find(self, question: str, hits: Sequence[Hit]) -> list[Found]:
         contexts = self._contexts
-        given = [(contexts[hit.id] if contexts is not None else "", hit.text) for hit in hits]
+        passages = [(contexts[hit.id] if contexts is not None else "", hit.text) for hit in hits]
         rarity = rarity_in(self._retriever, hits, self._stems)
-        return find(question, given, rarity, self._stems, most=_CANDIDATES)
+        return find(question, passages, rarity, self._stems, most=_CANDIDATES)
 
-    def _quoted(self, model: LanguageModel, question: str, hits: list[Hit], found: list[Found]) -> DocumentAnswer:
+    def _quoted(self, model: LanguageModel, question: str, hits: list[Hit], units: list[Found]) -> DocumentAnswer:
         """The best sentence by words, which is sure only if the model quotes it, too."""
-        best = found[0]
+        best = units[0]
         hit = hits[best.passage]
         around = _around(hit.text, best)
         prompt = fill(INSTRUCTION, question=question, passage=around)
         result = model.answer(prompt, [around], self._max_new_tokens)
-        answer = _by_words(hits, found)
+        answer = _by_words(hits, units)
         cited = citations(result.content.strip(), {hit.id: hit.text})
-        agrees = any(each.document_start < best.end and each.document_end > best.start for each in cited)
+        agrees = any(citation.document_start < best.end and citation.document_end > best.start for citation in cited)
         return DocumentAnswer(answer.text, True, answer.is_sure and agrees, answer.citations, tuple(hits), result)
 
     def _written(
-        self, model: LanguageModel, question: str, hits: list[Hit], found: list[Found]
+        self, model: LanguageModel, question: str, hits: list[Hit], units: list[Found]
     ) -> Iterator[AnswerChunk]:
         """The answer that the model writes from the passages."""
         template = self._instruction or ANSWER_INSTRUCTION
@@ -171,7 +171,7 @@ class DocumentAnswers:
                 if len(shown) == 1:
                     raise
                 shown = shown[:-1]
-        written, shown_to, given, result = "", 0, 0, None
+        written, shown_to, cited_to, result = "", 0, 0, None
         texts = {hit.id: hit.text for hit in shown}
         settling = Settling(texts)
         with closing(chunks):
@@ -182,18 +182,20 @@ class DocumentAnswers:
                     continue  # may become a refusal, which is no answer
                 border = settling.settle(written)
                 if border > shown_to:
-                    yield AnswerChunk(written[shown_to:border], tuple(settling.citations[given:]))
-                    shown_to, given = border, len(settling.citations)
+                    yield AnswerChunk(written[shown_to:border], tuple(settling.citations[cited_to:]))
+                    shown_to, cited_to = border, len(settling.citations)
         cited = citations(written, texts)
         near = [
-            each for each in cited if is_near(question, texts[each.document], each.document_start, each.document_end)
+            citation
+            for citation in cited
+            if is_near(question, texts[citation.document], citation.document_start, citation.document_end)
         ]
         has_answer = _plain(written) not in ("", NOTHING)
-        good = [each for each in found if each.score >= found[0].score - AGREE_MARGIN]
-        spans = [(hits[each.passage].id, each.start, each.end) for each in good]
+        good = [unit for unit in units if unit.score >= units[0].score - AGREE_MARGIN]
+        spans = [(hits[unit.passage].id, unit.start, unit.end) for unit in good]
         agrees = any(
-            each.document == id and each.document_start < end and each.document_end > start
-            for each in near
+            citation.document == id and citation.document_start < end and citation.document_end > start
+            for citation in near
             for id, start, end in spans
         )
         text = written if has_answer else ""
@@ -201,7 +203,7 @@ class DocumentAnswers:
             text, has_answer, has_answer and agrees, cited if has_answer else (), tuple(hits), result
         )
         if has_answer:
-            yield AnswerChunk(written[shown_to:], tuple(cited[given:]))
+            yield AnswerChunk(written[shown_to:], tuple(cited[cited_to:]))
         yield AnswerChunk("", (), answer)
 
     def _fitting(self, model: LanguageModel, template: str, question: str, hits: list[Hit]) -> list[Hit]:
@@ -223,15 +225,15 @@ def _plain(written: str) -> str:
     return written.strip().lower().strip(".")
 
 
-def is_sure(found: Sequence[Found]) -> bool:
+def is_sure(units: Sequence[Found]) -> bool:
     """Whether the best of the found units is probably the answer."""
-    best, margin = found[0], found[0].score - (found[1].score if len(found) > 1 else 0.0)
+    best, margin = units[0], units[0].score - (units[1].score if len(units) > 1 else 0.0)
     is_certain = best.score >= CERTAIN_SCORE and margin >= CERTAIN_MARGIN
     return best.fits and (is_certain or (best.score >= SURE_SCORE and margin >= SURE_MARGIN))
 
 
-def _by_words(hits: Sequence[Hit], found: Sequence[Found]) -> DocumentAnswer:
-    best, sure = found[0], is_sure(found)
+def _by_words(hits: Sequence[Hit], units: Sequence[Found]) -> DocumentAnswer:
+    best, sure = units[0], is_sure(units)
     hit = hits[best.passage]
     start, end = (best.start, best.end) if sure else widened(hit.text, best.start, best.end, DOUBTED_CHARS)
     text = hit.text[start:end]
@@ -248,8 +250,8 @@ def _whole(answer: DocumentAnswer) -> Iterator[AnswerChunk]:
     yield AnswerChunk("", (), answer)
 
 
-def _around(text: str, found: Found) -> str:
+def _around(text: str, unit: Found) -> str:
     """The paragraphs around a sentence, a few hundred characters."""
-    start = text.rfind("\n\n", 0, max(0, found.start - 150)) + 1
-    end = text.find("\n\n", found.end + 150)
+    start = text.rfind("\n\n", 0, max(0, unit.start - 150)) + 1
+    end = text.find("\n\n", unit.end + 150)
     return text[start : end if end >= 0 else len(text)].strip()

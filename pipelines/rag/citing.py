@@ -55,7 +55,7 @@ class Settling:
         """Return the length of the settled part, and add its citations. `written`: the text so far."""
         # What stands before white space, or before a character that is a word by itself, will not continue.
         known = self._words.end
-        ends = (found.start() for each in (_SPACE, UNSPACED) for found in each.finditer(written, known))
+        ends = (match.start() for pattern in (_SPACE, UNSPACED) for match in pattern.finditer(written, known))
         end = max(ends, default=known)
         self._words.read(written, end)
         if self._words.sums[-1] <= MIN_WORDS:

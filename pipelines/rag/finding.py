@@ -57,8 +57,8 @@ def _word_search(retriever: object) -> BM25Retriever | None:
     if isinstance(retriever, BM25Retriever):
         return retriever
     parts = (getattr(retriever, "base", None), *getattr(retriever, "retrievers", ()))
-    found = (_word_search(part) for part in parts if part is not None)
-    return next((each for each in found if each is not None), None)
+    searches = (_word_search(part) for part in parts if part is not None)
+    return next((search for search in searches if search is not None), None)
 
 
 def find(
@@ -66,32 +66,38 @@ def find(
 ) -> list[Found]:
     """Return the `most` best units, best first. `passages`: (context with headings, text) of each passage."""
     forms = asked_terms(question, weights, split)
-    asked = {term: min(weights[each] for each in same) * commonness(split)[term] for term, same in forms.items()}
+    asked = {term: min(weights[form] for form in same) * commonness(split)[term] for term, same in forms.items()}
     total = sum(asked.values()) or 1.0
 
     @cache
     def terms(text: str) -> frozenset[str]:
         """The question's terms that a text holds, in any form."""
-        held = set(split(text)) | limits(text)
-        return frozenset(term for term, same in forms.items() if not same.isdisjoint(held))
+        text_terms = set(split(text)) | limits(text)
+        return frozenset(term for term, same in forms.items() if not same.isdisjoint(text_terms))
 
     candidates: list[Found] = []
     for rank, (context, text) in enumerate(passages):
         parts = units(text, context)
-        held = [terms(text[part.start : part.end]) | terms(part.question) for part in parts]
+        by_unit = [terms(text[part.start : part.end]) | terms(part.question) for part in parts]
         everywhere, above = terms(text), terms(context)
         nearest = terms(context.rpartition(" > ")[2])
         before = frozenset[str]()  # the terms of its block up to the unit
         for number, part in enumerate(parts):
             if number and parts[number - 1].head == part.head:
-                before |= held[number - 1]
+                before |= by_unit[number - 1]
             else:
                 before = frozenset()
             head = before | (terms(part.heading) if part.heading else nearest)
-            beside = frozenset[str]().union(*held[max(0, number - 1) : number], *held[number + 1 : number + 2])
-            places = ((held[number], INSIDE), (head, HEAD), (above, CONTEXT), (beside, BESIDE), (everywhere, PASSAGE))
+            beside = frozenset[str]().union(*by_unit[max(0, number - 1) : number], *by_unit[number + 1 : number + 2])
+            places = (
+                (by_unit[number], INSIDE),
+                (head, HEAD),
+                (above, CONTEXT),
+                (beside, BESIDE),
+                (everywhere, PASSAGE),
+            )
             worth = sum(weight * _worth(term, places) for term, weight in asked.items())
-            inside = sum(weight for term, weight in asked.items() if term in held[number])
+            inside = sum(weight for term, weight in asked.items() if term in by_unit[number])
             near = sum(weight for term, weight in asked.items() if any(term in place for place, _ in places[:4]))
             piece = text[part.start : part.end]
             bonus = 0.0
@@ -102,7 +108,7 @@ def find(
             if inside or near:
                 fits = holds_value(question, piece)
                 candidates.append(Found(rank, part.start, part.end, score, near / total, inside / total, fits))
-    return _joined(sorted(candidates, key=lambda each: -each.score), passages)[:most]
+    return _joined(sorted(candidates, key=lambda candidate: -candidate.score), passages)[:most]
 
 
 def widened(text: str, start: int, end: int, most: int) -> tuple[int, int]:
@@ -129,13 +135,13 @@ def widened(text: str, start: int, end: int, most: int) -> tuple[int, int]:
             return start, end
 
 
-def _joined(found: list[Found], passages: Sequence[tuple[str, str]]) -> list[Found]:
+def _joined(ranked: list[Found], passages: Sequence[tuple[str, str]]) -> list[Found]:
     """Join the best unit with an adjacent one of its paragraph, if that is nearly as good."""
-    if not found:
-        return found
-    best = found[0]
-    for other in found[1:NEIGHBOURS]:
-        first, second = sorted((best, other), key=lambda each: each.start)
+    if not ranked:
+        return ranked
+    best = ranked[0]
+    for other in ranked[1:NEIGHBOURS]:
+        first, second = sorted((best, other), key=lambda unit: unit.start)
         text = passages[best.passage][1]
         if other.passage != best.passage or other.score < best.score - JOIN_MARGIN:
             continue
@@ -143,9 +149,9 @@ def _joined(found: list[Found], passages: Sequence[tuple[str, str]]) -> list[Fou
             continue
         if extent(text[first.start : second.end]) <= MAX_JOINED:
             joined = replace(best, start=first.start, end=second.end, inside=max(best.inside, other.inside))
-            return [joined, *(each for each in found[1:] if each is not other)]
-    return found
+            return [joined, *(unit for unit in ranked[1:] if unit is not other)]
+    return ranked
 
 
 def _worth(term: str, places: Sequence[tuple[frozenset[str], float]]) -> float:
-    return max((worth for held, worth in places if term in held), default=0.0)
+    return max((worth for terms, worth in places if term in terms), default=0.0)

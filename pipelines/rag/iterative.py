@@ -151,7 +151,7 @@ class IterativeRAG:
     def _sources(self, count: int) -> list[Hit]:
         """The documents that were found or guessed last."""
         texts = self.retriever.texts
-        return [Hit(each, 0.0, texts[each]) for each in self.retriever.cached[-count:][::-1]] if count else []
+        return [Hit(i, 0.0, texts[i]) for i in self.retriever.cached[-count:][::-1]] if count else []
 
     def _submit(self, queries: Sequence[str]) -> Search[list[Hit]]:
         return self.retriever.submit(queries, _best)
@@ -187,10 +187,10 @@ class RAGStream:
     def _run(self) -> Generator[Chunk, None, None]:
         task, assembly, started = self._task, self._assembly, perf_counter()
         positions, rounds = self._pipeline.positions(task)
-        given = 0
+        sent = 0
         try:
             for position in positions:
-                tokens, given = task.tokens[given:position], position
+                tokens, sent = task.tokens[sent:position], position
                 is_last = task.is_finished and position == task.position
                 if is_last:
                     task.close()
@@ -313,7 +313,7 @@ class Strides:
         """Return the chunks of the next verified tokens. `is_last`: they end the output, and carry its counters."""
         if not is_last or self._last is None:
             return assembly.push(tokens)
-        stats = [*self._closed_stats, *(each.stats for each in self._open.values())]
+        stats = [*self._closed_stats, *(stride.stats for stride in self._open.values())]
         return assembly.push(tokens, self._last.finish, stats)
 
     @property

@@ -98,8 +98,8 @@ def _states(engine: Engine, ids: list[int]) -> NDArray[np.float32]:
 
     with engine.forward_lock, inference_mode(True), captured_states(engine) as states:
         engine.model(input_ids=torch.tensor([ids], device=engine.model.device), use_cache=False)
-    found: NDArray[np.float32] = states[-1][0].float().cpu().numpy()
-    return found
+    vectors: NDArray[np.float32] = states[-1][0].float().cpu().numpy()
+    return vectors
 
 
 CONSECUTIVE = 10
@@ -196,8 +196,8 @@ class KNNLM:
 
     def guess(self, moment: Moment) -> int | None:
         """The next token according to the cached entries; None while there are none."""
-        found = self._cache.nearest(moment.state, self.options.neighbours)
-        return None if found is None else self._token(moment, *found)
+        nearest = self._cache.nearest(moment.state, self.options.neighbours)
+        return None if nearest is None else self._token(moment, *nearest)
 
     def _submit(self, moments: Sequence[Moment]) -> Search[list[int]]:
         return self._worker.submit(lambda: self._find(moments))
@@ -207,10 +207,10 @@ class KNNLM:
 
     def _find(self, moments: Sequence[Moment]) -> list[int]:
         """The next token at each moment, with one search of the datastore."""
-        found = self.datastore.keys.search(np.stack([moment.state for moment in moments]), self.options.neighbours)
+        nearest = self.datastore.keys.search(np.stack([moment.state for moment in moments]), self.options.neighbours)
         if self.speculates:
-            self._cache.add(np.concatenate([ids for ids, _ in found]))
-        return [self._token(moment, ids, scores) for moment, (ids, scores) in zip(moments, found, strict=True)]
+            self._cache.add(np.concatenate([ids for ids, _ in nearest]))
+        return [self._token(moment, ids, scores) for moment, (ids, scores) in zip(moments, nearest, strict=True)]
 
     def _token(self, moment: Moment, ids: NDArray[np.int64], scores: NDArray[np.float64]) -> int:
         """The most likely token of the mixture; ties by lowest id."""
@@ -310,11 +310,11 @@ class _Entries:
         self._next = 0
         self._lock = fork_safe(threading.Lock())
 
-    def add(self, found: NDArray[np.int64]) -> None:
+    def add(self, ids: NDArray[np.int64]) -> None:
         """Add the found entries, and the CONSECUTIVE ones after each."""
-        near = np.unique(found[:, None] + np.arange(CONSECUTIVE + 1))
+        near = np.unique(ids[:, None] + np.arange(CONSECUTIVE + 1))
         with self._lock:
-            new = [int(each) for each in near if each < len(self._datastore) and int(each) not in self._held]
+            new = [int(index) for index in near if index < len(self._datastore) and int(index) not in self._held]
             if not new:
                 return
             new = new[-CAPACITY:]
@@ -342,7 +342,7 @@ class _Entries:
 def _ends(engine: Engine) -> frozenset[int]:
     """The model's end-of-sequence tokens."""
     config = engine.model.generation_config
-    given = config.eos_token_id if config is not None else None
-    if given is None:
+    eos = config.eos_token_id if config is not None else None
+    if eos is None:
         return frozenset()
-    return frozenset([given] if isinstance(given, int) else given)
+    return frozenset([eos] if isinstance(eos, int) else eos)

@@ -54,10 +54,10 @@ class Speculation:
 ON = Speculation()
 
 
-def check_layout(given: LayoutOptions) -> Layout:
+def check_layout(options: LayoutOptions) -> Layout:
     """Return the layout with defaults filled in. Raises TypeError or ValueError, which name the option and value."""
-    reject_unknown(given, LayoutOptions.__annotations__)
-    return Layout(**given)
+    reject_unknown(options, LayoutOptions.__annotations__)
+    return Layout(**options)
 
 
 def check_call(options: CallOptions) -> None:

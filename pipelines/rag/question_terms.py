@@ -140,7 +140,7 @@ class TermRarity:
 def asked_terms(question: str, weights: TermRarity, split: Stems) -> dict[str, frozenset[str]]:
     """Return the terms of a question, each with all of its forms. The parts of an identifier are only terms if no text
     holds the whole identifier. In scripts without spaces, characters in a row that no text holds are one term."""
-    found: dict[str, frozenset[str]] = {}
+    terms: dict[str, frozenset[str]] = {}
     was_unknown = False
     for word in cased_words(_ASKED_BY.sub(" ", question)) or cased_words(question):
         if word.lower() in STOP_WORDS or word in _PARTICLES:
@@ -152,10 +152,10 @@ def asked_terms(question: str, weights: TermRarity, split: Stems) -> dict[str, f
         was_unknown = is_unknown
         forms = [*forms_of(word.lower()), *_LIMITS.get(word.lower(), ())]
         others = {other for form in forms for other in split(form)[:1]}
-        found[first] = frozenset({first, *split.spelt(word.lower()), *others})
+        terms[first] = frozenset({first, *split.spelt(word.lower()), *others})
         if first not in weights:
-            found.update({part: frozenset((part,)) for part in parts})
-    return found or {term: frozenset((term,)) for term in split.query(question)}
+            terms.update({part: frozenset((part,)) for part in parts})
+    return terms or {term: frozenset((term,)) for term in split.query(question)}
 
 
 def commonness(split: Stems) -> _Factors:
@@ -172,13 +172,13 @@ class _Factors:
     """Weight factors by how common a word is in English, from MIN_WEIGHT to 1."""
 
     def __init__(self, split: Stems) -> None:
-        found: dict[str, float] = {}
+        factors: dict[str, float] = {}
         if split.name == "english":
             listed = Path(__file__).with_name("frequent_words.txt").read_text(encoding="utf-8").split()
             for place, word in enumerate(listed, 1):
                 part = max(0.0, math.log(place / COMMONEST)) / math.log(len(listed) / COMMONEST)
-                found.setdefault(split(word)[0], MIN_WEIGHT + (1 - MIN_WEIGHT) * part)
-        self._found = found
+                factors.setdefault(split(word)[0], MIN_WEIGHT + (1 - MIN_WEIGHT) * part)
+        self._found = factors
 
     def __getitem__(self, term: str) -> float:
         return self._found.get(term, 1.0)

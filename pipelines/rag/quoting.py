@@ -120,9 +120,11 @@ def _is_beside(question: str, result: Result, shown: Mapping[int, str]) -> bool:
 
 
 def _near_ones(question: str, text: str, shown: Mapping[int, str]) -> tuple[Citation, ...]:
-    found = citations(text, shown)
+    cited = citations(text, shown)
     return tuple(
-        each for each in found if is_near(question, shown[each.document], each.document_start, each.document_end)
+        citation
+        for citation in cited
+        if is_near(question, shown[citation.document], citation.document_start, citation.document_end)
     )
 
 

@@ -151,8 +151,8 @@ class Rounds(Generic[Query, Answer]):
         self._settled = perf_counter()
         try:
             if not self._begun_by_guess():
-                found = self._answers([self._task.query()])[0]
-                self._take(found, self._task.reads(found))
+                answer = self._answers([self._task.query()])[0]
+                self._take(answer, self._task.reads(answer))
                 self._plan = self._scheduler.plan()
             while not (self._ended and not self._open and self._batch is None):
                 yield from self._go_on()
@@ -313,16 +313,16 @@ class Rounds(Generic[Query, Answer]):
         """Search and wait for the answers."""
         started = perf_counter()
         search = self._search(queries)
-        found = self._waited(search, started)
+        answers = self._waited(search, started)
         self._scheduler.observe_search(len(queries), search.seconds)
-        return found
+        return answers
 
     def _waited(self, search: Search[Sequence[Answer]], started: float) -> Sequence[Answer]:
         """Wait for a search. `started`: the time when waiting began."""
-        found = search.result()
+        answers = search.result()
         waited = perf_counter() - started
         seconds = search.seconds
         self.stats += SpeculationStats(
-            searches=1, queries=len(found), search_seconds=seconds, waited_seconds=min(waited, seconds)
+            searches=1, queries=len(answers), search_seconds=seconds, waited_seconds=min(waited, seconds)
         )
-        return found
+        return answers

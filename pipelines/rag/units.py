@@ -33,27 +33,27 @@ def lines_of_contents(text: str) -> frozenset[int]:
 
     They are links to places in the same text, and two or more lines whose page numbers never fall, after dots or below
     a title such as "Contents". Below such a title, numbered lines need no page."""
-    found: set[int] = set()
+    places: set[int] = set()
     run: list[tuple[int, int]] = []  # lines and pages, 0 without one
     is_below, at = False, 0
     for line in [*text.splitlines(keepends=True), ""]:
         place, at, bare = at, at + len(line), line.strip()
         entry = _entry(bare, is_below) if len(bare) <= MAX_LINE else None
         if _LINK.fullmatch(bare):
-            found.add(place)
+            places.add(place)
         elif entry is not None:
             run.append((place, entry))
             continue
         pages = [page for _, page in run if page]
         if len(run) > 1 - is_below * bool(pages) and all(first <= second for first, second in pairwise(pages)):
-            found.update(place for place, _ in run)
+            places.update(place for place, _ in run)
         run.clear()
         if bare and not bare.strip("=-~*_"):
             continue  # an underline
         if bare:
             is_below = _TITLE.fullmatch(bare.strip("#*=_: \t")) is not None
-            found.update({place} if is_below else ())
-    return frozenset(found)
+            places.update({place} if is_below else ())
+    return frozenset(places)
 
 
 def _entry(line: str, is_below: bool) -> int | None:
@@ -108,7 +108,7 @@ def units(text: str, context: str = "") -> list[Unit]:
     titles |= {begin: text[begin:end] for begin, end, _ in leading}
     headings = sorted([*_headings(text), *titles.items()])
     starts = [start for start, _ in headings]
-    found: list[Unit] = []
+    pieces: list[Unit] = []
     passed, question = 0, ""  # the number of headings above
     header = ""  # the first row of the open table
     last_end, last_kind = 0, ""
@@ -127,16 +127,16 @@ def units(text: str, context: str = "") -> list[Unit]:
         elif kind == "row":
             header = header if continues else piece
             if continues or not _RULE_BELOW.match(text, end):
-                found.append(replace(unit, heading=f"{heading} {header}"))
-        elif kind == "item" and continues and question and extent(text[found[-1].start : end]) <= MAX_UNIT:
-            found[-1] = replace(found[-1], end=end)
+                pieces.append(replace(unit, heading=f"{heading} {header}"))
+        elif kind == "item" and continues and question and extent(text[pieces[-1].start : end]) <= MAX_UNIT:
+            pieces[-1] = replace(pieces[-1], end=end)
         elif kind == "code" or (extent(piece) <= MAX_UNIT and (kind == "item" or question or _asks_first(piece))):
-            found.append(unit)
+            pieces.append(unit)
         else:
-            found += _sentences(text, unit)
+            pieces += _sentences(text, unit)
         if kind == "text" and question != piece and not piece.endswith(":"):
             question = ""
-    return found
+    return pieces
 
 
 def _sentences(text: str, block: Unit) -> Iterator[Unit]:
@@ -160,18 +160,18 @@ def asks(text: str) -> bool:
 def _titles(text: str, blocks: Sequence[_Block]) -> dict[int, str]:
     """The headings without marks, with their places: short lines without an end, which stand alone above a paragraph or
     another heading."""
-    found: dict[int, str] = {}
+    titles: dict[int, str] = {}
     following, next_kind = len(text), ""
     for number, (begin, end, kind) in reversed([*enumerate(blocks)]):
         piece = text[begin:end]
-        is_above = next_kind == "text" or following in found
+        is_above = next_kind == "text" or following in titles
         is_line = len(piece) <= MAX_TITLE and "\n" not in piece and _EMPTY_LINE.search(text, end, following) is not None
         looks = _NUMBERED.match(piece) is not None or (kind == "text" and not _NO_TITLE.search(piece))
         is_answer = number > 0 and asks(text[slice(*blocks[number - 1][:2])])
         if is_line and is_above and looks and not is_answer and not piece.rstrip(CLOSING).endswith(_NO_ENDS):
-            found[begin] = piece
+            titles[begin] = piece
         following, next_kind = begin, kind
-    return found
+    return titles
 
 
 def _headings(text: str) -> Iterator[tuple[int, str]]:
@@ -198,7 +198,7 @@ def extent(text: str) -> float:
     word has in English."""
     if text.isascii():
         return len(text)
-    return len(text) + sum(WORD_LENGTH * share_of_word(each) - 1 for each in UNSPACED.findall(text))
+    return len(text) + sum(WORD_LENGTH * share_of_word(word) - 1 for word in UNSPACED.findall(text))
 
 
 def _blocks(text: str) -> list[_Block]:
@@ -251,7 +251,7 @@ def _blocks(text: str) -> list[_Block]:
     return blocks
 
 
-def _closed(found: list[_Block], kind: str, begin: int, end: int) -> tuple[str, int, int]:
+def _closed(blocks: list[_Block], kind: str, begin: int, end: int) -> tuple[str, int, int]:
     if kind and begin < end:
-        found.append((begin, end, kind))
+        blocks.append((begin, end, kind))
     return "", 0, 0

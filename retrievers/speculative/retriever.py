@@ -131,9 +131,9 @@ class SpeculativeRetriever(Retriever):
         if not checked:
             return []
         started = perf_counter()
-        found = self._search(checked, max(wanted, self.prefetch))
+        results = self._search(checked, max(wanted, self.prefetch))
         self.count(SpeculationStats(waited_seconds=perf_counter() - started))
-        return [hits[:wanted] for hits in found]
+        return [hits[:wanted] for hits in results]
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
         """Return the base's scores of these texts. [len(ids)]"""
@@ -197,12 +197,12 @@ class SpeculativeRetriever(Retriever):
         if not answers:
             return []
         try:
-            found = self.search_batch([answer.query for answer in answers], 1)
+            results = self.search_batch([answer.query for answer in answers], 1)
         except BaseException:
             with self._lock:
                 self._open = answers + self._open
             raise
-        for answer, hits in zip(answers, found, strict=True):
+        for answer, hits in zip(answers, results, strict=True):
             answer.was_right = bool(hits) and answer.hit is not None and hits[0].id == answer.hit.id
             answer.hit = hits[0] if hits else None
             answer.is_verified = True
@@ -229,16 +229,16 @@ class SpeculativeRetriever(Retriever):
     def _search(self, queries: list[str], k: int, *, fills: bool = False) -> list[list[Hit]]:
         """Search the base and put the hits into the cache. `fills`: update the shortlist, too (in a worker thread)."""
         started = perf_counter()
-        found = self.base.search_batch(queries, k)
+        results = self.base.search_batch(queries, k)
         seconds = perf_counter() - started
         with self._lock:
-            for hits in found:
+            for hits in results:
                 # The best hit last, so that it counts as the most recent one.
                 self._cache.add(hit.id for hit in reversed(hits[: self.prefetch]))
             self._stats += SpeculationStats(searches=1, queries=len(queries), search_seconds=seconds)
             if fills:
                 self._cache.fills(self._shortlist)
-        return found
+        return results
 
 
 class _Cache:
@@ -250,18 +250,18 @@ class _Cache:
         self._pending: dict[int, int] = {}  # slot -> id, not yet put into the shortlist
 
     def add(self, ids: Iterable[int]) -> None:
-        for each in ids:
-            if each in self._slots:
-                self._slots.move_to_end(each)
+        for text_id in ids:
+            if text_id in self._slots:
+                self._slots.move_to_end(text_id)
                 continue
             full = len(self._slots) == self._capacity
             slot = self._slots.popitem(last=False)[1] if full else len(self._slots)
-            self._slots[each] = slot
-            self._pending[slot] = each
+            self._slots[text_id] = slot
+            self._pending[slot] = text_id
 
-    def touch(self, each: int) -> None:
-        if each in self._slots:
-            self._slots.move_to_end(each)
+    def touch(self, text_id: int) -> None:
+        if text_id in self._slots:
+            self._slots.move_to_end(text_id)
 
     def by_age(self) -> list[int]:
         return list(self._slots)

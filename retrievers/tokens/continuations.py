@@ -25,8 +25,8 @@ class Descent:
         self._blocks: dict[int, memoryview[int]] = {}
         self.low = self.high = 0
         self._seen: dict[int, int] = {}  # index of a place -> number of query tokens before it that match
-        self.length, found = self._longest()
-        self.low, self.high = self._around(found, found + 1) if self.length else (0, 0)
+        self.length, at = self._longest()
+        self.low, self.high = self._around(at, at + 1) if self.length else (0, 0)
         self._check(self.low < self.high if self.length else True)
 
     def place(self, index: int) -> int:
@@ -173,8 +173,8 @@ def backwards(context: Sequence[int]) -> list[int]:
 
 
 def descents_of(query: list[int], segments: Sequence[IndexSegment]) -> list[Descent]:
-    found = [Descent(segment, query) for segment in segments] if query else []
-    return [descent for descent in found if descent.length]
+    descents = [Descent(segment, query) for segment in segments] if query else []
+    return [descent for descent in descents if descent.length]
 
 
 def continuations_of(descents: list[Descent], length: int, count: int) -> tuple[Match, list[Continuation]]:

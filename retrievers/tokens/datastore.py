@@ -182,18 +182,18 @@ class Datastore:
         called with the number of documents."""
         limit = segment_tokens or (SEGMENT_TOKENS if sorts_bytes() else SEGMENT_TOKENS_NUMPY)
         first, segments = self.num_documents, self._segments
-        kept, written, count = len(segments), 0, first
+        remaining, written, count = len(segments), 0, first
         for tokens in _batches(documents, limit):
             count += int(np.count_nonzero(tokens == BORDER)) - 1
-            while not written and kept and segments[kept - 1].num_tokens <= len(tokens):
-                before = segments[kept - 1].all_tokens()
+            while not written and remaining and segments[remaining - 1].num_tokens <= len(tokens):
+                before = segments[remaining - 1].all_tokens()
                 if len(before) + len(tokens) > limit:
                     break
-                kept -= 1
+                remaining -= 1
                 tokens = np.concatenate([before[:-1], tokens])
-            write_segment(index, kept + written, tokens)
+            write_segment(index, remaining + written, tokens)
             written += 1
-        for number, segment in enumerate(segments[:kept]):
+        for number, segment in enumerate(segments[:remaining]):
             index.files.update({f"{number}.{name}": entry for name, entry in segment.entries.items()})
         if beside is not None:
             beside(index, count)

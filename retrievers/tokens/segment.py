@@ -131,5 +131,5 @@ class IndexSegment:
         end = min(place + length, len(self.tokens))
         if place > end:
             raise IndexError(f"place {place} is outside of {end} tokens")
-        found = self.tokens.part(place, end).tolist()
-        return found[: found.index(BORDER)] if BORDER in found else found
+        tokens = self.tokens.part(place, end).tolist()
+        return tokens[: tokens.index(BORDER)] if BORDER in tokens else tokens

@@ -80,11 +80,11 @@ def _numbering(tokens: Tokens) -> tuple[Callable[[Tokens], NDArray[np.uint32]], 
     largest = max([int(block[block != border].max(initial=0)) for block in blocks], default=0)
     if largest >= _TABLE:
         return (lambda part: part), BORDER
-    held = np.zeros(largest + 1, bool)
+    occurs = np.zeros(largest + 1, bool)
     for block in blocks:
-        held[block[block != border]] = True
-    table = np.cumsum(held, dtype=np.uint32) - np.uint32(1)
-    highest = int(held.sum())
+        occurs[block[block != border]] = True
+    table = np.cumsum(occurs, dtype=np.uint32) - np.uint32(1)
+    highest = int(occurs.sum())
 
     def number(part: Tokens) -> NDArray[np.uint32]:
         numbers = table[np.where(part == border, 0, part)]

@@ -15,7 +15,7 @@ from benchmarks.architectures import run as architectures
 
 ROOT = Path(__file__).parents[2]
 TABLE = json.loads((ROOT / "benchmarks" / "results" / "architectures.json").read_text())
-OUTCOMES = Counter(each["outcome"] for each in TABLE["types"])
+OUTCOMES = Counter(entry["outcome"] for entry in TABLE["types"])
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -44,7 +44,7 @@ def test_a_wrong_output_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         architectures_check,
         "_decoded",
-        lambda *given: [[*out[:5], (out[5] + 1) % 90, *out[6:]] for out in right(*given)],
+        lambda *args: [[*out[:5], (out[5] + 1) % 90, *out[6:]] for out in right(*args)],
     )
     monkeypatch.setattr(architectures_check, "RUNS", ((3, 0.2),))
     finding = architectures.examine("gpt2")
@@ -52,14 +52,14 @@ def test_a_wrong_output_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_pages_tell_the_counts_of_the_table() -> None:
-    found = re.search(
+    match = re.search(
         r"transformers' (\d+) model types\W+(\d+) were compared .+ (\d+) are accelerated, (\d+) decode without drafts",
         " ".join((ROOT / "README.md").read_text(encoding="utf-8").split()),
     )
-    assert found is not None
+    assert match is not None
     accelerated = OUTCOMES["trees"] + OUTCOMES["chains"]
     compared = accelerated + OUTCOMES["plain"]
-    assert [*map(int, found.groups())] == [len(TABLE["types"]), compared, accelerated, OUTCOMES["plain"]]
+    assert [*map(int, match.groups())] == [len(TABLE["types"]), compared, accelerated, OUTCOMES["plain"]]
     page = (ROOT / "docs" / "architectures.md").read_text(encoding="utf-8")
-    findings = [architectures.Finding(**each) for each in TABLE["types"]]
+    findings = [architectures.Finding(**fields) for fields in TABLE["types"]]
     assert architectures.markdown(findings).replace(transformers.__version__, TABLE["transformers"]) == page

@@ -30,24 +30,24 @@ def lookup(folder: Path, row: TokenRow, nodes: int, largest: int) -> PromptLooku
 def test_the_best_setting_is_chosen_and_the_shipped_one_tried_first() -> None:
     peer = Peer("own", lookup, shipped={"largest": 2}, grid={"largest": (1, 2, 3)})
     assert peer.settings() == [{"largest": 2}, {"largest": 1}, {"largest": 3}]
-    found = search(peer, Path(), {KEY: [ROW]}, 8)
-    assert len(found) == 3 and found[0][0] == max(value for value, _ in found)
+    tried = search(peer, Path(), {KEY: [ROW]}, 8)
+    assert len(tried) == 3 and tried[0][0] == max(value for value, _ in tried)
     with_one = tally(peer, Path(), [ROW], 1, {"largest": 2})
     assert with_one.nodes <= with_one.calls
 
 
 def test_the_text_before_each_call_is_what_was_accepted() -> None:
-    found = drafts(Peer("own", lookup), Path(), ROW, 4, {"largest": 2})
-    texts = list(contexts(ROW, found))
+    drafted = drafts(Peer("own", lookup), Path(), ROW, 4, {"largest": 2})
+    texts = list(contexts(ROW, drafted))
     assert texts[0] == ROW.prompt and all(text == [*ROW.prompt, *ROW.output][: len(text)] for text in texts)
-    assert len(texts[1]) - len(texts[0]) == agreed(found[0], ROW.output) + 1
+    assert len(texts[1]) - len(texts[0]) == agreed(drafted[0], ROW.output) + 1
 
 
 def reported(values: dict[str, float]) -> dict[str, Any]:
     lines = []
     for name, value in values.items():
         line = figures(name, KEY, 8, tally(Peer("own", lookup), Path(), [ROW], 8, {"largest": 2}))
-        lines.append({each: getattr(line, each) for each in line.__slots__} | {"tokens_per_call": value})
+        lines.append({name: getattr(line, name) for name in line.__slots__} | {"tokens_per_call": value})
     described = {"trees": False, "shipped": {"a": 1}, "best": {"8": {"a": 2}}, "kilobytes": 1.0, "check": {}}
     trees = {OWN: True, "Arctic": True}
     methods = {name: {**described, "trees": trees.get(name, False)} for name in values if name != TOLD}
@@ -55,8 +55,8 @@ def reported(values: dict[str, float]) -> dict[str, Any]:
 
 
 def test_sets_where_another_is_ahead_are_named() -> None:
-    held = {OWN: 3.0, CHAIN: 2.0, TOLD: 3.5, "Arctic": 3.2, "llama.cpp mod": 1.5, "llama.cpp lookup": 2.5}
-    made = reported(held)
+    values = {OWN: 3.0, CHAIN: 2.0, TOLD: 3.5, "Arctic": 3.2, "llama.cpp mod": 1.5, "llama.cpp lookup": 2.5}
+    made = reported(values)
     assert report.behind(made, 8) == [(KEY, "Arctic")]
     assert report.behind(made, 8, chains=True) == [(KEY, "llama.cpp lookup")], "Arctic drafts trees"
     shown = report.tables(made)
@@ -94,6 +94,6 @@ def test_modules_stand_in_for_one_import_only() -> None:
 def test_peers_draft_what_follows_in_the_prompt(name: str) -> None:
     use(BUILT)
     peer = PEERS[name]
-    grid = {each: values[0] for each, values in peer.grid.items()}
-    found = tally(peer, BUILT, [ROW], 8, grid or peer.shipped)
-    assert found.output_tokens == len(ROW.output) and found.calls < found.output_tokens
+    grid = {name: values[0] for name, values in peer.grid.items()}
+    counts = tally(peer, BUILT, [ROW], 8, grid or peer.shipped)
+    assert counts.output_tokens == len(ROW.output) and counts.calls < counts.output_tokens

@@ -39,7 +39,7 @@ def test_edits_are_listed_and_counted(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("He go home. The end of it is near.\n", encoding="utf-8")
     count, made, _ = correct_text.measure_files(pipeline, [file])
-    assert count == 2 and [each.key for each in made] == ["a.txt: He [go -> goes] home. The end of it is near."]
+    assert count == 2 and [edit.key for edit in made] == ["a.txt: He [go -> goes] home. The end of it is near."]
     assert correct_text.package_files(tmp_path, 2) and correct_text.project_files()
     judged = json.loads((correct_text.DATA / "correct_text_judged.json").read_text(encoding="utf-8"))
     assert set(judged.values()) <= {"good", "harmless", "damage"}

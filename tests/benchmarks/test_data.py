@@ -19,8 +19,8 @@ FILE = "data/answers.json"
 
 
 def git(folder: Path, *words: str) -> str:
-    given = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
-    return subprocess.run(given, check=True, capture_output=True, text=True).stdout.strip()
+    arguments = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+    return subprocess.run(arguments, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture
@@ -48,16 +48,16 @@ def one(host: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Measured]:
     """One set, of the first and third answer of the first commit."""
     commit = git(host / "a" / "b", "rev-parse", "HEAD~1")
     monkeypatch.setattr(origins, "ORIGINS", {"a/b": Origin("a/b", commit, "MIT")})
-    found = sets.RecordedSet("mine", "A Model", "chat", (("a/b", (FILE,)),), read)
+    recorded = sets.RecordedSet("mine", "A Model", "chat", (("a/b", (FILE,)),), read)
     for module in (making, command):
-        monkeypatch.setattr(module, "SETS", (found,))
+        monkeypatch.setattr(module, "SETS", (recorded,))
     monkeypatch.setattr(command, "PRODUCTS", ())
     rows = [
         {"id": f"mine-a-model-0000{n}", "task": "chat", "prompt": f"Say {text}.", "references": [], "output": text}
         | {"group": name}
         for n, text, name in ((1, "one", "aa"), (2, "three", "bb"))
     ]
-    measured = {found.key: Measured("0:1+1 2:2+1", "aa bb", digest(rows))}
+    measured = {recorded.key: Measured("0:1+1 2:2+1", "aa bb", digest(rows))}
     monkeypatch.setattr(Measured, "read", lambda: measured)
     return measured
 
@@ -109,9 +109,9 @@ def test_runs_of_rows_are_unfolded() -> None:
 
 def test_every_set_has_its_measured_rows() -> None:
     measured = Measured.read()
-    assert measured.keys() == {each.key for each in sets.SETS} and len(measured) == len(sets.SETS)
-    assert {origin for each in sets.SETS for origin, _ in each.needs} <= origins.ORIGINS.keys()
-    assert all(len(each.sha256) == 64 and each.numbers() for each in measured.values())
+    assert measured.keys() == {recorded.key for recorded in sets.SETS} and len(measured) == len(sets.SETS)
+    assert {origin for recorded in sets.SETS for origin, _ in recorded.needs} <= origins.ORIGINS.keys()
+    assert all(len(rows.sha256) == 64 and rows.numbers() for rows in measured.values())
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_one_place_says_where_the_data_is(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_sample_is_small_and_says_its_licences() -> None:
     said = (places.SAMPLE / "README.md").read_text("utf-8")
-    held = [path for path in places.SAMPLE.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in held) < 500_000
+    files = [path for path in places.SAMPLE.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 500_000
     for path in (places.SAMPLE / "transcripts").glob("*.gz"):
         rows = readers.json_lines(path)
         assert 10 <= len(rows) <= 30

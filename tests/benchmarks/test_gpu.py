@@ -27,17 +27,17 @@ def test_passes(tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     model = ["--model", "shape:tiny-llama", "--dtype", "float32", "--repeats", "1", "--context", "40", "--long", "80"]
     assert passes.main([*CPU, *model, "--json", str(file)]) == 0
-    found = json.loads(file.read_text())
-    assert {"G0", "dynamic", "static", "graph, masks", "graph, tree attention", "G7"} <= set(found)
-    assert found["graph, masks"]["G1_share_of_copy"] > 0 and found["G0"]["ratio"] > 0
+    report = json.loads(file.read_text())
+    assert {"G0", "dynamic", "static", "graph, masks", "graph, tree attention", "G7"} <= set(report)
+    assert report["graph, masks"]["G1_share_of_copy"] > 0 and report["G0"]["ratio"] > 0
 
 
 def test_outputs_of_every_way_are_equal(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     sizes = ["--rows", "1", "2", "--tokens", "6", "--repeats", "1", "--dtype", "float32"]
     assert outputs.main([*CPU, "--model", str(folder), *sizes, "--json", str(file)]) == 0
-    for rows, found in json.loads(file.read_text()).items():
-        assert {each["equal"] for each in found.values()} == {f"{rows} of {rows}"}
+    for rows, methods in json.loads(file.read_text()).items():
+        assert {method["equal"] for method in methods.values()} == {f"{rows} of {rows}"}
 
 
 def test_exact_mode_goes_on_where_it_was_stopped(folder: Path, tmp_path: Path) -> None:
@@ -46,11 +46,11 @@ def test_exact_mode_goes_on_where_it_was_stopped(folder: Path, tmp_path: Path) -
     assert exact_mode.main([*words, "--tokens", "8"]) == 0
     first = json.loads(file.read_text())["cases"]
     assert exact_mode.main([*words, "--tokens", "16"]) == 0
-    found = json.loads(file.read_text())
-    assert found["cases"][:1] == first and found["tokens"] == 16 and found["outputs_that_differ"] == 0
+    report = json.loads(file.read_text())
+    assert report["cases"][:1] == first and report["tokens"] == 16 and report["outputs_that_differ"] == 0
     with pytest.raises(SystemExit, match=r"found\.json holds another run: its batch is 1, not 2"):
         exact_mode.main([*words, "--tokens", "24", "--batch", "2"])
-    assert json.loads(file.read_text()) == found
+    assert json.loads(file.read_text()) == report
 
 
 def test_launch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,9 +69,9 @@ def test_simulated_batches_gain_where_they_copy_and_lose_little_where_not() -> N
     for copies, first, later in ((True, 1.25, 0.6), (False, 1.3, 1.06)):
         cases = [case(copies=copies) for _ in range(20)]
         for times in simulation.MODELS.values():
-            found = simulation.measure(cases, times, nodes=32, tokens=60, batch=20, calls=6)
-            plain, ours = (found[name]["seconds"] for name in ("plain", "copyspec"))
-            assert ours[0] < first * plain[0] and ours[-1] < later * plain[-1], found
+            report = simulation.measure(cases, times, nodes=32, tokens=60, batch=20, calls=6)
+            plain, ours = (report[name]["seconds"] for name in ("plain", "copyspec"))
+            assert ours[0] < first * plain[0] and ours[-1] < later * plain[-1], report
 
 
 def test_too_few_prompts_for_a_simulated_batch_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,11 +82,11 @@ def test_too_few_prompts_for_a_simulated_batch_are_told(tmp_path: Path, capsys: 
     row = {"task": "gec", "model": "m", "prompt": "a b", "references": ["the cat sat"], "output": "the cat sat"}
     with gzip.open(tmp_path / "t.jsonl.gz", "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(row | {"id": f"set-{i}", "group": str(i)}) + "\n" for i in range(3))
-    given = [str(tmp_path / "t.jsonl.gz"), "--tokenizer", str(tmp_path / "t.json"), "--tasks", "gec", "--calls", "1"]
-    assert simulation.main([*given, "--batch", "2", "--prompts", "3", "--json", str(tmp_path / "found.json")]) == 0
+    words = [str(tmp_path / "t.jsonl.gz"), "--tokenizer", str(tmp_path / "t.json"), "--tasks", "gec", "--calls", "1"]
+    assert simulation.main([*words, "--batch", "2", "--prompts", "3", "--json", str(tmp_path / "found.json")]) == 0
     assert set(json.loads((tmp_path / "found.json").read_text())["found"]) == set(simulation.MODELS)
     with pytest.raises(SystemExit):
-        simulation.main([*given, "--batch", "2"])
+        simulation.main([*words, "--batch", "2"])
     assert "6 prompts are wanted, and there are 3: raise --rows" in capsys.readouterr().err
 
 
@@ -113,13 +113,13 @@ def test_the_time_of_all_parts_is_below_ten_minutes() -> None:
 
 def test_doctor_checks_passes_and_equality(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load, loaded = copyspec.load, list[copyspec.Engine]()
-    monkeypatch.setattr("copyspec.api.load", lambda *given, **named: loaded.append(load(*given, **named)) or loaded[-1])
-    found = list(doctor.gpu_checks(str(folder), "cpu"))
-    assert len(loaded) == 5 and all(each.is_unloaded for each in loaded), "one at a time has to fit the GPU"
-    assert all(passed for _, _, passed in found)
-    names = [name for name, _, _ in found]
+    monkeypatch.setattr("copyspec.api.load", lambda *args, **named: loaded.append(load(*args, **named)) or loaded[-1])
+    checks = list(doctor.gpu_checks(str(folder), "cpu"))
+    assert len(loaded) == 5 and all(model.is_unloaded for model in loaded), "one at a time has to fit the GPU"
+    assert all(passed for _, _, passed in checks)
+    names = [name for name, _, _ in checks]
     assert names[0] == "copy bandwidth" and names[-2:] == ["equality, masks", "equality, tree"] and len(names) == 6
-    assert "of copy bandwidth" in found[1][1] and "(static)" in found[2][1]
+    assert "of copy bandwidth" in checks[1][1] and "(static)" in checks[2][1]
 
 
 def test_rows_decoded_together_share_no_token() -> None:

@@ -53,15 +53,15 @@ def test_retrieval_names_its_missing_file(tmp_path: Path, passages: str, capsys:
 def test_spec_bench_names_its_missing_files(
     tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = [each.replace("FOLDER", str(tmp_path)) for each in arguments]
-    monkeypatch.setattr(sys, "argv", ["spec_bench", *given])
+    words = [argument.replace("FOLDER", str(tmp_path)) for argument in arguments]
+    monkeypatch.setattr(sys, "argv", ["spec_bench", *words])
     with pytest.raises(SystemExit) as done:
         spec_bench.main()
     shown = capsys.readouterr().err
     assert (
-        done.value.code == 2 and ("--json writes it" if "--report" in given else "docs/benchmarks.md#inputs") in shown
+        done.value.code == 2 and ("--json writes it" if "--report" in words else "docs/benchmarks.md#inputs") in shown
     )
-    assert "--report" in given or "chat.jsonl.gz, translation.jsonl.gz" in shown
+    assert "--report" in words or "chat.jsonl.gz, translation.jsonl.gz" in shown
 
 
 @pytest.mark.parametrize(

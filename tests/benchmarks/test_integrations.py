@@ -19,22 +19,22 @@ from benchmarks.integrations import llama_cpp, soak, vllm_speed
 def test_an_output_of_llama_cpp_must_be_equal_in_all_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: dict[str, int] = {}
 
-    def answered(name: str, model: Any, text: str, *given: Any) -> tuple[str, int]:
+    def answered(name: str, model: Any, text: str, *args: Any) -> tuple[str, int]:
         runs[name] = runs.get(name, 0) + 1
         wrong = name == "copyspec, edit source" and text == "b" and runs[name] == 4  # the second repeat of three
         return f"{text}{wrong}", 2
 
-    lookup = SimpleNamespace(LlamaPromptLookupDecoding=lambda *given: None)
+    lookup = SimpleNamespace(LlamaPromptLookupDecoding=lambda *args: None)
     monkeypatch.setitem(sys.modules, "llama_cpp", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "llama_cpp.llama_speculative", lookup)
-    monkeypatch.setattr(llama_cpp, "Counted", lambda *given: SimpleNamespace())
+    monkeypatch.setattr(llama_cpp, "Counted", lambda *args: SimpleNamespace())
     monkeypatch.setattr(llama_cpp, "answered", answered)
-    given = argparse.Namespace(repeat=3, threads=1, max_tokens=4)
-    found = llama_cpp.measure(Path("model.gguf"), ["a", "b"], chat=False, arguments=given)
-    assert {name: each["equal"] for name, each in found.items()} == {
+    arguments = argparse.Namespace(repeat=3, threads=1, max_tokens=4)
+    report = llama_cpp.measure(Path("model.gguf"), ["a", "b"], chat=False, arguments=arguments)
+    assert {name: method["equal"] for name, method in report.items()} == {
         "plain": 2, "prompt lookup": 2, "copyspec, prompt only": 2, "copyspec, edit source": 1,
     }  # fmt: skip
-    assert {each["tokens"] for each in found.values()} == {4}
+    assert {method["tokens"] for method in report.values()} == {4}
 
 
 class Method:
@@ -68,22 +68,22 @@ def test_suffix_decoding_meets_each_text_once(monkeypatch: pytest.MonkeyPatch, t
 def test_a_server_must_say_that_it_is_idle(
     left: dict[str, float], holds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing(self: soak.Soak, *given: Any) -> None:
+    async def nothing(self: soak.Soak, *args: Any) -> None:
         self._expected.append("the answer")
 
     async def idle(self: soak.Soak) -> dict[str, float]:
         return left
 
     for owner, name in ((soak, "ready"), (soak.Soak, "client")):
-        monkeypatch.setattr(owner, name, lambda *given: asyncio.sleep(0))
+        monkeypatch.setattr(owner, name, lambda *args: asyncio.sleep(0))
     monkeypatch.setattr(soak.Soak, "learn", nothing)
     monkeypatch.setattr(soak.Soak, "idle", idle)
     monkeypatch.setattr(soak, "SETTLE_SECONDS", 0)
     server: Any = SimpleNamespace(
         measure=lambda: {"MiB": 1, "files": 1}, process=SimpleNamespace(poll=lambda: None), kind="copyspec", port=0
     )
-    given = argparse.Namespace(seed=0, clients=1, seconds=0.0)
-    assert asyncio.run(soak.soak(server, ["a text"], given))["holds"] is holds
+    options = argparse.Namespace(seed=0, clients=1, seconds=0.0)
+    assert asyncio.run(soak.soak(server, ["a text"], options))["holds"] is holds
 
 
 def test_metrics_that_a_server_refuses_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,6 @@ def test_languages_are_told_apart(language: str) -> None:
 def test_a_vandal_damages_nothing() -> None:
     rng = random.Random(0)
     vandal = FunctionCorrector(lambda text: vandalised(text, rng), name="vandal")
-    found = measure(GECPipeline(vandal), segments(300))
-    assert found["damaged"] == {} and found["changed, other languages"] == 0
-    assert found["changed"], "a vandal that writes nothing tests nothing"
+    report = measure(GECPipeline(vandal), segments(300))
+    assert report["damaged"] == {} and report["changed, other languages"] == 0
+    assert report["changed"], "a vandal that writes nothing tests nothing"

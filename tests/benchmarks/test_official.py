@@ -51,8 +51,8 @@ def test_the_scorers_figures_are_read(tmp_path: Path) -> None:
         "import sys\nassert open(sys.argv[1]).read() == 'x b\\n' and open(sys.argv[2]).read().startswith('S a b')\n"
         "print('Precision   : 0.5000\\nRecall      : 0.2500\\nF_0.5       : 0.4167')"
     )
-    found = by_m2([sys.executable, str(scorer)], [{"source": "a b", "edits": [[]]}], ["x b"])
-    assert found == {"precision": 0.5, "recall": 0.25, "f05": 0.4167}
+    values = by_m2([sys.executable, str(scorer)], [{"source": "a b", "edits": [[]]}], ["x b"])
+    assert values == {"precision": 0.5, "recall": 0.25, "f05": 0.4167}
 
 
 def test_figures_of_counts_and_the_table() -> None:

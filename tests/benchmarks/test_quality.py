@@ -98,11 +98,11 @@ def test_technical_pages_hold_their_mistakes() -> None:
     pages = list(technical.read_pages())
     assert sum(len(mistakes) for _, _, mistakes in pages) == 69
     for name, text, mistakes in pages:
-        repairs = [Edit(each.start, each.end, each.right[0]) for each in mistakes]
+        repairs = [Edit(mistake.start, mistake.end, mistake.right[0]) for mistake in mistakes]
         assert technical.judged(text, mistakes, repairs) == (len(mistakes), [])
-        assert all(text[each.start : each.end] not in each.right for each in mistakes), name
+        assert all(text[mistake.start : mistake.end] not in mistake.right for mistake in mistakes), name
         wrong = [replace(repairs[0], replacement="xyz"), Edit(0, 1, "X")]
-        found, harm = technical.judged(text, mistakes, wrong)
-        assert found == 0 and len(harm) == 2
+        count, harm = technical.judged(text, mistakes, wrong)
+        assert count == 0 and len(harm) == 2
     stays = technical.measure(FunctionCorrector(lambda text: text), GuardOptions())
     assert stays["repaired"] == 0 and stays["harmful"] == [] and len(stays["left"]) == 69

@@ -25,27 +25,27 @@ CASES = [Case(name, "gec", [{"role": "user", "content": "x"}], [], None) for nam
 
 
 class Outputs:
-    """A bench whose methods give the outputs of `found` in turn, after the warm-up."""
+    """A bench whose methods give these outputs in turn, after the warm-up."""
 
-    def __init__(self, found: dict[str, list[list[list[int]]]]) -> None:
-        self._found = found
+    def __init__(self, outputs: dict[str, list[list[list[int]]]]) -> None:
+        self._found = outputs
 
     def run(self, method: str, cases: Sequence[Case], max_new_tokens: int | None = None) -> real.Run:
         tokens = [] if max_new_tokens else self._found[method].pop(0)
         return real.Run(tokens, passes=1, parts={"passes": 1.0, "drafting": 0.0})
 
 
-def measured(**found: list[list[list[int]]]) -> dict[str, Any]:
-    bench: Any = Outputs(found)
-    return real.measure(bench, CASES, list(found), 3)
+def measured(**outputs: list[list[list[int]]]) -> dict[str, Any]:
+    bench: Any = Outputs(outputs)
+    return real.measure(bench, CASES, list(outputs), 3)
 
 
 def test_a_later_repeat_that_differs_is_not_equal() -> None:
     same, other = [[1, 2, 3], [4]], [[1, 9, 3], [4]]
     run = measured(lookup=[other] * 3, plain=[same] * 3, generate=[same] * 3, copyspec=[same, other, same])
-    found = {name: (each["equal"], each["parted"]) for name, each in run["methods"].items()}
+    equality = {name: (method["equal"], method["parted"]) for name, method in run["methods"].items()}
     equals = (True, [None, None])
-    assert found == {
+    assert equality == {
         "lookup": (False, [1, None]), "plain": equals, "generate": equals, "copyspec": (False, [1, None]),
     }  # fmt: skip
     assert equal([run]) == "1 of 2" and "| 1 of 2 |" in table({**HEAD, "runs": [run]})
@@ -64,9 +64,9 @@ def test_a_run_of_outputs_that_differ_fails_and_no_other_run_goes_on_with_it(
     same, other = [[1, 2], [3]], [[1, 2], [4]]
     entry = measured(generate=[same] * 3, lookup=[same] * 3, plain=[same] * 3, copyspec=[same, same, other])
     file, engine = tmp_path / "real.json", SimpleNamespace(threads=None)
-    monkeypatch.setattr(real.copyspec, "load", lambda *given, **options: engine)
-    monkeypatch.setattr(real, "read_cases", lambda *given, **options: CASES[:1])
-    monkeypatch.setattr(real, "measure", lambda *given: {**entry, "ids": ["gec:1"]})
+    monkeypatch.setattr(real.copyspec, "load", lambda *args, **options: engine)
+    monkeypatch.setattr(real, "read_cases", lambda *args, **options: CASES[:1])
+    monkeypatch.setattr(real, "measure", lambda *args: {**entry, "ids": ["gec:1"]})
 
     def status(*words: str) -> int:
         monkeypatch.setattr("sys.argv", ["real", "folder", "--json", str(file), *words])
@@ -98,7 +98,7 @@ def test_a_run_of_outputs_that_differ_fails_and_no_other_run_goes_on_with_it(
 def test_a_method_that_is_none_is_not_measured_as_another(
     module: Any, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(copyspec, "load", lambda *given, **options: pytest.fail("the run starts"))
+    monkeypatch.setattr(copyspec, "load", lambda *args, **options: pytest.fail("the run starts"))
     monkeypatch.setattr("sys.argv", ["benchmark", "folder", *words])
     with pytest.raises(SystemExit, match="2"):
         module.main()
@@ -107,8 +107,8 @@ def test_a_method_that_is_none_is_not_measured_as_another(
 
 def test_a_file_whose_text_differs_in_one_repeat_is_counted() -> None:
     runs = [{"a": [1], "b": [2]}, {"a": [1], "b": [3]}, {"a": [1], "b": [2]}]
-    found = gec_files.measure({"copied": lambda: runs.pop(0), "plain": lambda: {"a": [1], "b": [2]}}, 3)
-    assert (found["copied"]["differing"], found["plain"]["differing"], found["tokens"]) == (1, 0, 2)
+    report = gec_files.measure({"copied": lambda: runs.pop(0), "plain": lambda: {"a": [1], "b": [2]}}, 3)
+    assert (report["copied"]["differing"], report["plain"]["differing"], report["tokens"]) == (1, 0, 2)
 
 
 def test_threads_hold_for_the_methods_of_transformers_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,10 +136,10 @@ def test_modes_of_a_prompt_take_turns_after_a_warm_up() -> None:
 
     rows = [Transcript(str(number), "gec", "set", "model", "a", "Correct: x", ("x",), "y") for number in range(2)]
     engine: Any = SimpleNamespace(generate=generate)
-    found = prompt_only.measure(engine, rows, 4)
+    report = prompt_only.measure(engine, rows, 4)
     first, *others = prompt_only.MODES
     assert asked == [first, *others, first, *others, *others, first]
-    assert (found["output_tokens"], found["equal_outputs"]) == (4, 2), "the warm-up is not counted"
+    assert (report["output_tokens"], report["equal_outputs"]) == (4, 2), "the warm-up is not counted"
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_equal_outputs_do_not_part_and_an_end_is_a_difference() -> None:
     case = CASES[0]
     parted = exactness.parted
     assert parted(None, "copied", case, [1, 2, 3], [1, 2, 3]) is None  # type: ignore[arg-type]
-    found = parted(None, "copied", case, [1, 2, 3], [1, 2])  # type: ignore[arg-type]
-    assert found == exactness.Parting("copied", "gec:1", 2, 3, None, None)
+    parting = parted(None, "copied", case, [1, 2, 3], [1, 2])  # type: ignore[arg-type]
+    assert parting == exactness.Parting("copied", "gec:1", 2, 3, None, None)
 
 
 def test_tables_of_exactness_and_files() -> None:
@@ -171,10 +171,10 @@ def test_tables_of_exactness_and_files() -> None:
     shown = exactness.table({"model": "m", "dtype": "bfloat16", "blocks": [block, apart]})
     assert "m, bfloat16: 3 prompts" in shown
     assert "356 tokens, 1 outputs part: gaps 0.1250" in shown
-    found = {
+    report = {
         "texts": 4,
         "tokens": 90,
         "copied": {"seconds": 2.0, "cpu_seconds": 1.0, "differing": 0},
         "plain": {"seconds": 5.0, "cpu_seconds": 3.0, "differing": 0},
     }
-    assert "over plain 2.50x (3.00x)" in gec_files.line("essay", found)
+    assert "over plain 2.50x (3.00x)" in gec_files.line("essay", report)

@@ -156,9 +156,9 @@ def published_sad(source: Sequence[int], output: Sequence[int]) -> int:
     while at < len(output):
         start = 0 if at == 0 else -1
         for n in range(1, min(3, at) + 1) if at else ():
-            found = ends.get(tuple(output[at - n : at]), [])
-            if len(found) == 1:
-                start = found[0]
+            places = ends.get(tuple(output[at - n : at]), [])
+            if len(places) == 1:
+                start = places[0]
                 break
         calls += 1
         rest = source[start:] if start >= 0 else []
@@ -195,8 +195,8 @@ def counts_of(trees: Sequence[Sequence[float]], budget: Budget) -> replay.Tally:
 def test_the_mean_of_nodes_is_used_and_not_exceeded(mean: float) -> None:
     rng = random.Random(0)
     trees = [sorted((rng.random() ** 2 for _ in range(32)), reverse=True) for _ in range(500)]
-    found = within_mean(lambda budget: counts_of(trees, budget), mean, 32)
-    assert 0.95 * min(mean, 32) <= found.nodes / found.calls <= mean
+    measured = within_mean(lambda budget: counts_of(trees, budget), mean, 32)
+    assert 0.95 * min(mean, 32) <= measured.nodes / measured.calls <= mean
 
 
 def test_trees_are_large_where_drafts_are_sure_and_small_elsewhere() -> None:
@@ -212,14 +212,14 @@ def test_trees_are_large_where_drafts_are_sure_and_small_elsewhere() -> None:
 
 
 def test_drafts_that_are_all_certain_are_made_shorter() -> None:
-    found = within_mean(lambda budget: counts_of([[1.0] * 24, [1.0] * 3], budget), 8, 32)
-    assert found.nodes == 16, "13 and 3 nodes"
+    measured = within_mean(lambda budget: counts_of([[1.0] * 24, [1.0] * 3], budget), 8, 32)
+    assert measured.nodes == 16, "13 and 3 nodes"
 
 
 def write(folder: Path, words: Sequence[str], rows: Sequence[dict[str, object]]) -> tuple[Path, Path]:
     """Write transcripts, and a tokenizer of these words."""
-    held = ["[UNK]", "</s>", *words]
-    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(held)}, unk_token="[UNK]"))
+    vocabulary = ["[UNK]", "</s>", *words]
+    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(vocabulary)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()  # type: ignore[assignment]
     tokenizer.save(str(folder / "tokenizer.json"))
     with gzip.open(folder / "rows.jsonl.gz", "wt", encoding="utf-8") as stream:
@@ -330,7 +330,7 @@ def test_the_page_stands_alone(files: tuple[Path, Path], tmp_path: Path) -> None
     assert not any(name in attributes for _, attributes in page.found for name in ("src", "href"))
     assert "default-src 'none'" in text and "prefers-color-scheme: dark" in text
     marks = [attributes for tag, attributes in page.found if tag == "g" and "transform" in attributes]
-    assert len([each for each in marks if "class" in each]) == 2 * 2, "two sets; of two prompt lookups one is drawn"
+    assert len([mark for mark in marks if "class" in mark]) == 2 * 2, "two sets; of two prompt lookups one is drawn"
     assert "prompt-lookup, answers m: " in text and "--methods copyspec,hf-prompt-lookup" in text
     for title in ("Tokens per call by set and method", "tokens per call of the model", "How it was measured"):
         assert title in text

@@ -31,10 +31,10 @@ def _calls(sources: list[Source], output: list[int]) -> int:
 
 def test_a_found_text_is_followed_like_one_that_is_told() -> None:
     prompt = Source(PROMPT, "prompt")
-    given = _calls([Source(TEXT, "edit"), prompt], EDITED)
-    found = _calls([prompt, Source(TEXT, "block", [(0, 14)], (3, 63))], EDITED)
+    calls_given = _calls([Source(TEXT, "edit"), prompt], EDITED)
+    calls_found = _calls([prompt, Source(TEXT, "block", [(0, 14)], (3, 63))], EDITED)
     unfound = _calls([prompt], EDITED)
-    assert found <= given + 1 and found < unfound
+    assert calls_found <= calls_given + 1 and calls_found < unfound
 
 
 def test_a_short_question_weighs_as_the_prompt_that_it_is() -> None:

@@ -147,8 +147,8 @@ def test_first_drafts_are_weighed_by_those_of_earlier_rows() -> None:
     costs, cases = CostModel(), [case(60, seed) for seed in range(12)]
     for is_right, most in ((False, 0.2), (True, 1.0)):
         make = partial(FromTheSecondToken, is_right=is_right)
-        for each in cases:
-            simulate([each], DEVICES["small"], DraftOptions(32), costs, make)
+        for one in cases:
+            simulate([one], DEVICES["small"], DraftOptions(32), costs, make)
         assert most - 0.2 < costs.trust <= most
 
     costs = CostModel()

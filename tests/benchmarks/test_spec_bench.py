@@ -25,16 +25,16 @@ def test_figures_are_set_against_their_base() -> None:
     }
     other = {"id": "b", "group": "RAG", "runs": {"plain": run(1.0, [1], 1)}}
     report = {"methods": [*runs, "heads"], "prompts": [{"id": "a", "group": "mathematics", "runs": runs}, other]}
-    found = {line.method: line for line in lines(report)}
-    assert "heads" not in found and found["copy"].faster == {"mathematics": 2.0, "all": 2.0}
-    assert found["copy"].tokens_per_pass == 2.0 and found["copy"].equal == "1 of 1"
-    assert found["copy, BiLD"].faster["all"] == 2.0 and found["copy, BiLD"].equal == ""
-    assert found["contrast"].faster["all"] == 2.0 and found["contrast"].equal == "0 of 1"
-    assert found["contrast, plain"].faster["all"] == 0.25 and found["contrast, plain"].equal == ""
+    by_method = {line.method: line for line in lines(report)}
+    assert "heads" not in by_method and by_method["copy"].faster == {"mathematics": 2.0, "all": 2.0}
+    assert by_method["copy"].tokens_per_pass == 2.0 and by_method["copy"].equal == "1 of 1"
+    assert by_method["copy, BiLD"].faster["all"] == 2.0 and by_method["copy, BiLD"].equal == ""
+    assert by_method["contrast"].faster["all"] == 2.0 and by_method["contrast"].equal == "0 of 1"
+    assert by_method["contrast, plain"].faster["all"] == 0.25 and by_method["contrast, plain"].equal == ""
     assert "| copy | 2.00 | 2.00x |  | 2.00x | 1 of 1 |" in table(report)
-    found = methods({"heads": "folder"})
-    assert {"heads", "copy + heads"} < set(found) and "skips" not in found
-    assert "rest" not in found and {"sad", "llma", "prompt lookup", "suffix", "lookahead"} < set(found)
+    settings = methods({"heads": "folder"})
+    assert {"heads", "copy + heads"} < set(settings) and "skips" not in settings
+    assert "rest" not in settings and {"sad", "llma", "prompt lookup", "suffix", "lookahead"} < set(settings)
 
 
 def test_lossy_rules_have_a_table_of_their_own() -> None:
@@ -54,9 +54,9 @@ def test_any_prompts_run_and_those_of_unknown_sets_are_a_group_of_their_own(tmp_
     ]
     file = tmp_path / "more.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    given = read_given(file)
-    assert [group_of(row) for row in given] == ["mine", "conversation", "more"]
-    chosen = chosen_prompts(given, engine, 2, 200)
+    prompts = read_given(file)
+    assert [group_of(row) for row in prompts] == ["mine", "conversation", "more"]
+    chosen = chosen_prompts(prompts, engine, 2, 200)
     assert list(chosen) == ["conversation", "mine"] and chosen["mine"][0].references == ["a b c"]
     (tmp_path / "lines.txt").write_text("one\n\ntwo\n")
     assert [row.prompt for row in read_given(tmp_path / "lines.txt")] == ["one", "two"]
@@ -76,5 +76,5 @@ def test_prompts_that_are_left_out_are_counted(tmp_path: Path, engine: Engine) -
 def test_files_that_are_not_there_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = {"id": "expertqa-1", "task": "rag", "model": "m", "prompt": "p", "references": [], "output": "o"}
     (tmp_path / "rag.jsonl.gz").write_bytes(gzip.compress(json.dumps(row).encode()))
-    assert [group_of(each) for each in read_recorded(tmp_path)] == ["RAG"]
+    assert [group_of(row) for row in read_recorded(tmp_path)] == ["RAG"]
     assert "without the groups of chat.jsonl.gz, translation.jsonl.gz" in capsys.readouterr().err

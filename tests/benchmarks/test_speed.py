@@ -100,12 +100,12 @@ def test_the_gap_of_a_difference_is_measured() -> None:
     model = tiny_model()
     with torch.inference_mode():
         logits = model(torch.tensor([[5, 6, 7]])).logits[0, -1]
-    found = measure_gap(Difference(0, 2, 9, 11), [5, 6, 7], model)
-    assert found.logit_gap == pytest.approx(float(logits[9] - logits[11]))
+    gap = measure_gap(Difference(0, 2, 9, 11), [5, 6, 7], model)
+    assert gap.logit_gap == pytest.approx(float(logits[9] - logits[11]))
     ended = Difference(0, 2, None, 11)
     assert measure_gap(ended, [5, 6, 7], model) == ended
     figures = add_up("x", [[Run([[1, 2]], 1.0, calls=2, row_calls=2)]], [[1, 3]], peak=0.0)
-    figures.first_difference = found
+    figures.first_difference = gap
     assert "1 outputs differ" in table([figures]) and "apart" in table([figures])
 
 
@@ -138,8 +138,8 @@ def test_transcripts_are_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[
     with gzip.open(tmp_path / "t.jsonl.gz", "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     shape = ["--model", "shape:tiny-llama", "--repeat", "1", "--rows", "2"]
-    given = ["--transcripts", str(tmp_path / "t.jsonl.gz"), "--tokenizer", str(tmp_path / "tokenizer.json")]
-    assert speed.main([*shape, *given]) == 0
+    files = ["--transcripts", str(tmp_path / "t.jsonl.gz"), "--tokenizer", str(tmp_path / "tokenizer.json")]
+    assert speed.main([*shape, *files]) == 0
     assert "gec set m (replay): 2 prompts" in capsys.readouterr().out
 
 
@@ -176,15 +176,15 @@ def test_outputs_without_an_end_are_left_out() -> None:
     def method(cases: Sequence[Case], limits: Limits) -> Run:
         return Run([[7] * cases[0].prompt[0] + [0]] if cases[0].prompt[0] < 3 else [[7, 7, 7]])
 
-    kept, left_out = speed._ending(prompts, {"copyspec": method}, limits)
-    assert ([case.prompt for case in kept.cases], left_out) == ([[1], [2]], 1)
+    left, left_out = speed._ending(prompts, {"copyspec": method}, limits)
+    assert ([case.prompt for case in left.cases], left_out) == ([[1], [2]], 1)
     endless = PromptSet("x", prompts.cases[2:], frozenset({0}))
     assert speed._ending(endless, {"hf": method}, limits) == (endless, 0)
 
     def never(cases: Sequence[Case], limits: Limits) -> Run:
         return Run([[7, 7, 7]])
 
-    assert speed._ending(prompts, {"copyspec": never, "plain": method}, limits) == (kept, 1), "the baseline decides"
+    assert speed._ending(prompts, {"copyspec": never, "plain": method}, limits) == (left, 1), "the baseline decides"
 
 
 def test_texts_come_with_the_sources_of_generate() -> None:

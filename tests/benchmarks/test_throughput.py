@@ -20,8 +20,8 @@ def test_the_benchmark_compares_what_it_times(tmp_path: Path, capsys: pytest.Cap
     report = tmp_path / "r.json"
     assert throughput.main([*options, "--max-new-tokens", "8", "--json", str(report)]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
-    found = json.loads(report.read_text())
-    assert found["sentences"] == 2
-    assert [one["method"] for one in found["methods"]] == ["hf", "hf-prompt-lookup", "hf-2", "files-1", "files-2"]
-    assert all(one["equal"] for one in found["methods"] if one["method"] in ("hf", "files-1", "files-2"))
+    data = json.loads(report.read_text())
+    assert data["sentences"] == 2
+    assert [one["method"] for one in data["methods"]] == ["hf", "hf-prompt-lookup", "hf-2", "files-1", "files-2"]
+    assert all(one["equal"] for one in data["methods"] if one["method"] in ("hf", "files-1", "files-2"))
     assert throughput.main(["--sentences", str(tmp_path / "none")]) == 2

@@ -33,9 +33,9 @@ def saved(capfdbinary: pytest.CaptureFixture[bytes], *files: str) -> Any:
     code, _, err = run_binary(capfdbinary, "gec", *files, "--check", "--html", "page.html")
     assert code == 1, err
     page = Path("page.html").read_text(encoding="utf-8")
-    found = re.search(r'<script type="application/json" id="decisions">(.*?)</script>', page, re.DOTALL)
-    assert found is not None and page.count("<script") == 2
-    return json.loads(found[1])
+    match = re.search(r'<script type="application/json" id="decisions">(.*?)</script>', page, re.DOTALL)
+    assert match is not None and page.count("<script") == 2
+    return json.loads(match[1])
 
 
 def apply(capfdbinary: pytest.CaptureFixture[bytes], data: object, *options: str) -> tuple[int, bytes, str]:
@@ -44,8 +44,8 @@ def apply(capfdbinary: pytest.CaptureFixture[bytes], data: object, *options: str
 
 
 def test_what_was_taken_is_made_and_nothing_else(decisions: Any, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    (first, second), (other,) = (each["edits"] for each in decisions["files"])
-    assert [each["orig"] for each in (first, second, other)] == ["childrens"] * 3
+    (first, second), (other,) = (file["edits"] for file in decisions["files"])
+    assert [edit["orig"] for edit in (first, second, other)] == ["childrens"] * 3
     first["accept"] = False
     Path("c.txt").write_text("The childrens\n")
     code, out, _ = apply(capfdbinary, decisions, "a.md", "c.txt", "-i")
@@ -68,7 +68,7 @@ def test_files_of_the_same_name(
         Path(file).write_text("The childrens came to see the boat.\n")
     Path(files[2]).write_text("The boat came.\n")
     decided = saved(capfdbinary, *files)
-    assert [len(each["edits"]) for each in decided["files"]] == [1, 1, 0]
+    assert [len(file["edits"]) for file in decided["files"]] == [1, 1, 0]
     code, _, err = apply(capfdbinary, decided, *files, "-i")
     assert code == 0, err
     assert [Path(file).read_text()[:12] for file in files] == ["The children", "The children", "The boat cam"]
@@ -127,10 +127,10 @@ def test_a_file_that_fails_leaves_nothing_on_the_page(tmp_path: Path, monkeypatc
             error = OSError("the disk is gone") if name == "a.txt" else None
             page.end(FileReport(name, Summary(files_changed=int(error is None)), error))
     html = Path("page.html").read_text(encoding="utf-8")
-    found = re.search(r'<script type="application/json" id="decisions">(.*?)</script>', html, re.DOTALL)
-    assert found is not None and "In a.txt" not in html and "In b.txt" in html
-    (only,) = json.loads(found[1])["files"]
-    assert only["name"] == "b.txt" and [each["part"] for each in only["edits"]] == [0]
+    match = re.search(r'<script type="application/json" id="decisions">(.*?)</script>', html, re.DOTALL)
+    assert match is not None and "In a.txt" not in html and "In b.txt" in html
+    (only,) = json.loads(match[1])["files"]
+    assert only["name"] == "b.txt" and [edit["part"] for edit in only["edits"]] == [0]
 
 
 def test_many_decisions_on_one_part_take_no_longer_each() -> None:
@@ -166,7 +166,7 @@ def test_a_file_that_changes_during_the_run(
 
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: FunctionCorrector(correct))
     data = saved(capfdbinary, "a.txt", "b.txt")
-    assert [each["digest"] for each in data["files"]] == [fingerprint_of(each.encode()) for each in (text, other)]
+    assert [file["digest"] for file in data["files"]] == [fingerprint_of(content.encode()) for content in (text, other)]
     if happens == "saved":
         now = Path("a.txt").read_bytes()
         code, _, err = apply(capfdbinary, data, "a.txt", "b.txt", "-i")

@@ -127,8 +127,8 @@ def test_m2_annotations_give_the_corrected_sentence(tmp_path: Path, capfdbinary:
     code, out, _ = run_binary(capfdbinary, "gec", tmp_path / "a.m2")
     blocks = out.decode().strip().split("\n\n")
     assert code == 0 and [block.splitlines()[0][2:] for block in blocks] == before.splitlines()
-    found = [applied(block.splitlines()[0][2:], block.splitlines()[1:]) for block in blocks]
-    assert found == after.splitlines()
+    sentences = [applied(block.splitlines()[0][2:], block.splitlines()[1:]) for block in blocks]
+    assert sentences == after.splitlines()
 
 
 def test_word_documents_hold_both_texts(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -226,7 +226,7 @@ def test_a_corpus_keeps_its_lines(tmp_path: Path, capfdbinary: pytest.CaptureFix
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and rows and {row["line"] for row in rows} <= set(range(1, 30)) - {25}
     code, out, _ = run_binary(capfdbinary, "gec", tmp_path / "a.src", "--format", "parallel", "--dtype", "float32")
-    found = out.decode().split("\n")
-    assert code == 0 and len(found) == len(lines) + 1 and found[24] == "" == found[-1]
-    changed = {number for number, (line, new) in enumerate(zip(lines, found, strict=False), 1) if line != new}
+    output = out.decode().split("\n")
+    assert code == 0 and len(output) == len(lines) + 1 and output[24] == "" == output[-1]
+    changed = {number for number, (line, new) in enumerate(zip(lines, output, strict=False), 1) if line != new}
     assert changed == {row["line"] for row in rows}

@@ -125,16 +125,16 @@ def test_every_line_of_a_corpus_stays(
     with gzip.open(CORPUS, "rt", encoding="utf-8") as rows:
         lines = [json.loads(row)["source"].rstrip("\n") for row in rows]
     assert len(lines) == 754
-    lines = [line for number, each in enumerate(lines) for line in ([each, ""] if number % 100 == 0 else [each])]
+    lines = [line for number, text in enumerate(lines) for line in ([text, ""] if number % 100 == 0 else [text])]
     lines.append("x" * 200)
     corrector = FunctionCorrector(lambda text: " ".join("was" if word == "is" else word for word in text.split(" ")))
     corrector.limit = 80
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: corrector)
     (tmp_path / "dev.txt").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
     code, out, err = run_binary(capfdbinary, "gec", tmp_path / "dev.txt", *options)
-    found = out.decode().split("\n")
-    assert code == 0 and len(found) == len(lines) + 1 and "left as they were: " in err and "1 length" in err
-    assert found[:-1] == [" ".join("was" if word == "is" else word for word in line.split(" ")) for line in lines]
+    output = out.decode().split("\n")
+    assert code == 0 and len(output) == len(lines) + 1 and "left as they were: " in err and "1 length" in err
+    assert output[:-1] == [" ".join("was" if word == "is" else word for word in line.split(" ")) for line in lines]
 
 
 def test_stdin_goes_to_stdout(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,8 +171,8 @@ def test_no_backup_is_overwritten_and_shells_name_our_own_files(
         assert f"skipped: {3 + number} of copyspec's own (journals, results, backups)" in err
         assert "the old files are kept as FILE.bak" in err
         assert ("an older backup exists and is kept" in err) == bool(number)
-    kept = [Path(name).read_bytes() for name in ("a.txt.bak", "a.txt.bak.1", "a.txt.bak.2")]
-    assert kept == texts
+    backups = [Path(name).read_bytes() for name in ("a.txt.bak", "a.txt.bak.1", "a.txt.bak.2")]
+    assert backups == texts
     Path("a.txt").write_bytes(texts[-1])  # undone and corrected again: this backup exists already
     assert run_binary(capfdbinary, "gec", "-i", "--backup", "a.txt")[0] == 0
     assert not Path("a.txt.bak.3").exists() and Path("a.txt.bak.2").read_bytes() == texts[-1]
@@ -515,7 +515,7 @@ def test_a_model_says_which_one_was_trained_for_corrections(
     (tmp_path / "a.txt").write_bytes(b"teh end\n")
 
     def told(aliases: list[Alias], *options: str) -> list[str]:
-        monkeypatch.setattr("copyspec.models.aliases.ALIASES", {each.name: each for each in aliases})
+        monkeypatch.setattr("copyspec.models.aliases.ALIASES", {alias.name: alias for alias in aliases})
         caplog.clear()
         assert run_binary(capfdbinary, "gec", tmp_path / "a.txt", *options)[:2] == (0, b"the end\n")
         return caplog.messages
@@ -581,11 +581,11 @@ def test_a_journal_of_another_run_is_refused(
         code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", file, *options)
         assert code == 3 and f"belongs to another run: {said}{end}" in err, err
     left = tmp_path / f"a.txt{SUFFIX}"
-    kept = left.read_bytes()
-    left.write_bytes(kept.replace(b'"guards.all_or_nothing":false', b'"guards.all_or_nothing":true'))
+    journal = left.read_bytes()
+    left.write_bytes(journal.replace(b'"guards.all_or_nothing":false', b'"guards.all_or_nothing":true'))
     code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", file)
     assert code == 3 and "another run: guards.all_or_nothing was True and is now False" in err, "it is no option"
-    left.write_bytes(kept)
+    left.write_bytes(journal)
     file.write_bytes(b"He goed away\n")
     code, _, err = run_binary(capfdbinary, "gec", "-i", "--resume", file)
     assert code == 3 and f"belongs to another run: the file has changed since{end}" in err

@@ -162,8 +162,8 @@ def test_compare_fails_where_outputs_differ(
     ],
 )
 def test_errors_are_one_line(arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found, out, err = run(capsys, *arguments)
-    assert (found, out) == (code, "")
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (code, "")
     assert said in err and err.startswith("copyspec: ") and err.count("\n") == 1
 
 

@@ -69,41 +69,41 @@ def listed(capfdbinary: pytest.CaptureFixture[bytes], style: str, names: list[st
 
 
 def test_reviewdog_gets_suggestions_in_bytes(linted: list[str], capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    found = listed(capfdbinary, "rdjson", linted)
-    assert found["source"] == {"name": "copyspec"} and found["severity"] == "WARNING"
+    report = listed(capfdbinary, "rdjson", linted)
+    assert report["source"] == {"name": "copyspec"} and report["severity"] == "WARNING"
     lines = {name: text.encode().split(b"\n") for name, text in zip(NAMES, TEXTS, strict=True)}
-    for each in found["diagnostics"]:
-        path, place = each["location"]["path"], each["location"].get("range")
-        assert path in NAMES and (place is None) == path.endswith("jsonl") == ("suggestions" not in each)
-        assert re.search(r"\((replace|spacing|insert|punctuation)(, margin \d+\.\d)?\)$", each["message"])
+    for diagnostic in report["diagnostics"]:
+        path, place = diagnostic["location"]["path"], diagnostic["location"].get("range")
+        assert path in NAMES and (place is None) == path.endswith("jsonl") == ("suggestions" not in diagnostic)
+        assert re.search(r"\((replace|spacing|insert|punctuation)(, margin \d+\.\d)?\)$", diagnostic["message"])
         if place is not None:
-            (suggested,) = each["suggestions"]
+            (suggested,) = diagnostic["suggestions"]
             assert suggested["range"] == place and place["start"]["line"] == place["end"]["line"]
             line = lines[path][place["start"]["line"] - 1]
             was = line[place["start"]["column"] - 1 : place["end"]["column"] - 1].decode()
-            assert each["message"].startswith(f"{was!r} -> {suggested['text']!r} (")
-    assert {each["location"]["path"] for each in found["diagnostics"]} == set(NAMES)
+            assert diagnostic["message"].startswith(f"{was!r} -> {suggested['text']!r} (")
+    assert {diagnostic["location"]["path"] for diagnostic in report["diagnostics"]} == set(NAMES)
     assert listed(capfdbinary, "rdjson", ["c.txt"])["diagnostics"] == []
 
 
 def test_code_scanning_gets_fixes_in_characters(linted: list[str], capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    found = listed(capfdbinary, "sarif", linted)
-    (run,) = found["runs"]
+    report = listed(capfdbinary, "sarif", linted)
+    (run,) = report["runs"]
     rules = {rule["id"] for rule in run["tool"]["driver"]["rules"]}
-    assert found["version"] == "2.1.0" and run["columnKind"] == "unicodeCodePoints"
-    for each in run["results"]:
-        ((place,),) = [[one["physicalLocation"] for one in each["locations"]]]
+    assert report["version"] == "2.1.0" and run["columnKind"] == "unicodeCodePoints"
+    for result in run["results"]:
+        ((place,),) = [[one["physicalLocation"] for one in result["locations"]]]
         path = unquote(place["artifactLocation"]["uri"])
-        assert each["ruleId"] in rules and path in NAMES and " " not in place["artifactLocation"]["uri"]
+        assert result["ruleId"] in rules and path in NAMES and " " not in place["artifactLocation"]["uri"]
         if "region" in place:
             region = place["region"]
             line = TEXTS[NAMES.index(path)].split("\n")[region["startLine"] - 1]
             was = line[region["startColumn"] - 1 : region["endColumn"] - 1]
-            (change,) = each["fixes"][0]["artifactChanges"]
+            (change,) = result["fixes"][0]["artifactChanges"]
             (replacement,) = change["replacements"]
             assert replacement["deletedRegion"] == region
             new = replacement["insertedContent"]["text"]
-            assert each["message"]["text"].startswith(f"{was!r} -> {new!r} ({each['ruleId']}")
+            assert result["message"]["text"].startswith(f"{was!r} -> {new!r} ({result['ruleId']}")
     assert listed(capfdbinary, "sarif", ["c.txt"])["runs"][0]["results"] == []
 
 
@@ -152,8 +152,8 @@ def test_the_hook_of_pre_commit_lists_and_changes_nothing(
         )  # a pre-commit hook fails if its exit status is not 0
         assert (code == 0, out == b"") == (passes, passes)
     assert Path("a.txt").read_text() == WRONG and len(list(project.iterdir())) == 3
-    given = {suffix for suffix in suffixes_of(None) if re.search(hook["files"], f"a{suffix}")}
-    assert given == suffixes_of(None) - {".docx", ".odt"}, "what folders give, but for what is no text"
+    suffixes = {suffix for suffix in suffixes_of(None) if re.search(hook["files"], f"a{suffix}")}
+    assert suffixes == suffixes_of(None) - {".docx", ".odt"}, "what folders give, but for what is no text"
     for name in ("CMakeLists.txt", "requirements.txt", "dev-requirements.txt", "requirements_test.txt", "robots.txt"):
         skipped = Skipped()
         (project / name).write_text("childrens\n")
@@ -282,7 +282,7 @@ def test_a_project_excludes_what_it_names_wherever_copyspec_starts(
     monkeypatch.setattr("copyspec.cli.gec.corrector_of", lambda *_: corrector)
     monkeypatch.chdir(home / started_in)
     code, out, _ = run_binary(capfdbinary, "gec", "--check", "-q", named.format(project=home))
-    assert code == 1 and sorted(os.path.basename(each) for each in out.decode().split("\n")) == ["", "a.txt", "d.txt"]
+    assert code == 1 and sorted(os.path.basename(name) for name in out.decode().split("\n")) == ["", "a.txt", "d.txt"]
     assert run_binary(capfdbinary, "gec", "--check", "-q", str(home / "docs" / "old" / "b.txt"))[:2] == (0, b"")
     link = project / "link"
     link.symlink_to(home)
@@ -301,8 +301,8 @@ def test_what_is_excluded_on_the_command_line_adds_to_what_the_project_excludes(
 def test_a_file_that_another_run_writes_is_left_to_it(project: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     import fcntl
 
-    with open(project / "a.txt.copyspec-journal", "wb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with open(project / "a.txt.copyspec-journal", "wb") as journal:
+        fcntl.flock(journal, fcntl.LOCK_EX)
         for options in ([], ["--resume"], ["--no-resume"]):
             code, out, err = run_binary(capfdbinary, "gec", "a.txt", "-i", *options)
             assert (code, out) == (3, b"") and "another process is working on this file" in err
@@ -313,8 +313,8 @@ def test_the_examples_for_hooks_and_workflows_can_be_read() -> None:
     page = (ROOT / "docs" / "continuous_integration.md").read_text(encoding="utf-8")
     for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
         read = yaml.safe_load(block)
-        for each in read.get("repos", ()) if isinstance(read, dict) else ():
-            assert [hook["id"] for hook in each["hooks"]] == ["copyspec"]
+        for repo in read.get("repos", ()) if isinstance(read, dict) else ():
+            assert [hook["id"] for hook in repo["hooks"]] == ["copyspec"]
     assert set(re.findall(r"^\| `(\w+)` ", page, re.MULTILINE)) == set(LISTS)
 
 

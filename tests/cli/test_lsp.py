@@ -75,8 +75,8 @@ async def editor(uri: str, port: int) -> None:
         notifications.put_nowait(params)
 
     await client.start_tcp("127.0.0.1", port)
-    found = await client.initialize_async(lsp.InitializeParams(capabilities=lsp.ClientCapabilities()))
-    assert list(found.capabilities.code_action_provider.code_action_kinds) == ["quickfix", "source.fixAll"]
+    initialized = await client.initialize_async(lsp.InitializeParams(capabilities=lsp.ClientCapabilities()))
+    assert list(initialized.capabilities.code_action_provider.code_action_kinds) == ["quickfix", "source.fixAll"]
     client.initialized(lsp.InitializedParams())
     document = lsp.TextDocumentItem(uri, "markdown", 1, TEXT)
     client.text_document_did_open(lsp.DidOpenTextDocumentParams(document))

@@ -127,5 +127,5 @@ def test_variables_of_the_template_reach_it(
     ):
         seen.clear()
         run(capsys, *command, "--chat-template-kwargs", '{"enable_thinking": false}')
-        assert seen and all(each == {"enable_thinking": False} for each in seen), command
+        assert seen and all(variables == {"enable_thinking": False} for variables in seen), command
     tiny.chat_template_kwargs = {}

@@ -107,7 +107,7 @@ def test_a_mark_alone_protects_the_next_line_in_whatever_pieces_a_file_comes() -
         marks, left, start = Marks(), list[int](), 0
         for end in dict.fromkeys([*sorted(cuts), len(text)]):
             own = [Segment(at - start, at - start + 6) for at in places if start <= at < end]
-            left += [start + each.start for each in marks.part("a", Part(text[start:end], own)).segments]
+            left += [start + segment.start for segment in marks.part("a", Part(text[start:end], own)).segments]
             start = end
         assert left == [places[0], places[2], places[4]]
 
@@ -206,8 +206,8 @@ def test_what_is_not_text_fails_a_check_of_changed_lines_only_there(
     for new, code in ((old + b"\nWe saw the boat.\n", 0), (old + b"\n\0 boats\n", 3), (old + b"A\n", 3)):
         path.write_bytes(new)
         for looking in (["--check"], ["--diff"], ["--list", "text"]):
-            found, _, err = run_binary(capfdbinary, "gec", "a.txt", "-q", "--since", "HEAD", *looking)
-            assert found == code and (err == "") == (code == 0)
+            status, _, err = run_binary(capfdbinary, "gec", "a.txt", "-q", "--since", "HEAD", *looking)
+            assert status == code and (err == "") == (code == 0)
     assert run_binary(capfdbinary, "gec", "a.txt", "-q", "--check")[0] == 3
 
 
@@ -234,8 +234,8 @@ def test_what_is_not_text_fails_no_check_where_a_mark_leaves_it_out(
     frames = {"a.csv": b'text\n"%s"\n' % text}
     frames["a.ipynb"] = b'{"cells": [{"cell_type": "markdown", "source": [%s]}]}' % lines
     (folder / name).write_bytes(frames.get(name, text))
-    found, _, err = run_binary(capfdbinary, "gec", name, "--check", *(["--column", "text"] if name == "a.csv" else []))
-    assert found == code and ("0xe9" in err) == (code == 3)
+    status, _, err = run_binary(capfdbinary, "gec", name, "--check", *(["--column", "text"] if name == "a.csv" else []))
+    assert status == code and ("0xe9" in err) == (code == 3)
     assert "ignored" in err
 
 

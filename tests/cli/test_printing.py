@@ -37,10 +37,10 @@ class Screen(io.TextIOWrapper):
 
 
 def on_screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
-    found = Screen(io.BytesIO(), encoding="utf-8")
-    monkeypatch.setattr(sys, "stdout", found)
-    monkeypatch.setattr(sys, "stderr", found)
-    return found
+    screen = Screen(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", screen)
+    return screen
 
 
 def test_a_terminal_gets_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_errors_of_the_command_line_reach_a_terminal_as_text(monkeypatch: pytest
 
 
 def test_the_commands_print_through_one_module() -> None:
-    found = []
+    calls = []
     for path in CLI.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
@@ -116,8 +116,8 @@ def test_the_commands_print_through_one_module() -> None:
             called = ast.unparse(node.func)
             is_direct = called in ("print", "typer.echo", "Console", "sys.stdout.write", "sys.stderr.write")
             if path.name != "printing.py" and (is_direct or called.startswith("sys.stdout.buffer")):
-                found.append(f"{path.name}:{node.lineno}: {called}")
-    assert found == []
+                calls.append(f"{path.name}:{node.lineno}: {called}")
+    assert calls == []
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_a_damaged_corpus_is_named_and_the_others_are_listed(
     for options in ([], ["--json"]):
         assert main(["index", "list", "--dir", str(tmp_path), *options]) == 3
         out, err = capsys.readouterr()
-        listed = [each["name"] for each in json.loads(out)] if options else [line[0] for line in out.splitlines()]
+        listed = [corpus["name"] for corpus in json.loads(out)] if options else [line[0] for line in out.splitlines()]
         assert listed == ["a", "c"] and err.startswith("left out 'b': ") and len(err.splitlines()) == 1
 
 
@@ -218,8 +218,11 @@ def test_answers_come_from_any_retriever(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.WARNING):
         quote = answer(QUESTION, retriever, max_new_tokens=40)
     assert quote.passage == 1 and quote.is_found and "no passage shares" not in caplog.text
-    for each in quote.citations:
-        assert quote.text[each.start : each.end] == texts[each.document][each.document_start : each.document_end]
+    for citation in quote.citations:
+        assert (
+            quote.text[citation.start : citation.end]
+            == texts[citation.document][citation.document_start : citation.document_end]
+        )
 
 
 def test_every_line_is_a_question_where_none_is_given(

@@ -94,16 +94,16 @@ def test_the_key_comes_from_the_option_or_the_variable(
     variable: str,
     key: str,
 ) -> None:
-    found: list[object] = []
+    keys: list[object] = []
 
-    def settings(**given: object) -> None:
-        found.append(given["api_key"])
+    def settings(**kwargs: object) -> None:
+        keys.append(kwargs["api_key"])
         raise ValueError("enough")
 
     monkeypatch.setattr("copyspec.server.settings.ServerSettings", settings)
     monkeypatch.setenv("COPYSPEC_API_KEY", variable)
     run(capsys, "serve", *arguments)
-    assert found == [key]
+    assert keys == [key]
 
 
 @needs_server
@@ -143,14 +143,14 @@ def test_it_serves_until_it_is_told_to_stop(folder: Path) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        line = next(each for each in process.stderr if "http://" in each)
-        found = re.search(r"tiny on (http://\S+)/v1", line)
-        assert found is not None
+        line = next(row for row in process.stderr if "http://" in row)
+        match = re.search(r"tiny on (http://\S+)/v1", line)
+        assert match is not None
         body = json.dumps({"messages": [{"role": "user", "content": "The cat"}], "max_tokens": 4}).encode()
-        asked = urllib.request.Request(f"{found[1]}/v1/chat/completions", body, {"content-type": "application/json"})
+        asked = urllib.request.Request(f"{match[1]}/v1/chat/completions", body, {"content-type": "application/json"})
         with urllib.request.urlopen(asked, timeout=30) as answer:
             assert json.load(answer)["model"] == "tiny"
-        running = http.client.HTTPConnection(found[1].removeprefix("http://"), timeout=30)
+        running = http.client.HTTPConnection(match[1].removeprefix("http://"), timeout=30)
         body = json.dumps({"prompt": "The cat", "max_tokens": 900, "stream": True}).encode()
         running.request("POST", "/v1/completions", body, {"content-type": "application/json"})
         assert running.getresponse().read(5)
@@ -162,7 +162,7 @@ def test_it_serves_until_it_is_told_to_stop(folder: Path) -> None:
                 process.send_signal(signal.SIGINT)  # and does not wait for them
         out, _ = process.communicate(timeout=30)
         assert process.returncode == 130 and out == "" and "Traceback" not in err
-        (line,) = [each for each in err.splitlines() if "/v1/chat/completions" in each]
+        (line,) = [row for row in err.splitlines() if "/v1/chat/completions" in row]
         running.close()
         assert json.loads(line)["output_tokens"] == 4
     finally:

@@ -37,12 +37,12 @@ def test_the_same_text_is_shown_in_every_way(tmp_path: Path, capsys: pytest.Capt
     assert main([*COMMAND, "--compare"]) == 0
     assert capsys.readouterr().out.startswith(plain)
     assert main([*COMMAND, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["text"] + "\n" == plain and not plain[0].isspace(), "the space before it is the chat template's"
-    copied = [span for span in found["spans"] if span["place"]["source"] == "edit_source"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["text"] + "\n" == plain and not plain[0].isspace(), "the space before it is the chat template's"
+    copied = [span for span in report["spans"] if span["place"]["source"] == "edit_source"]
     for span in copied:
         source = EDITED[span["place"]["start_char"] : span["place"]["end_char"]]
-        assert found["text"][span["start_char"] : span["end_char"]].strip() == source.strip()
+        assert report["text"][span["start_char"] : span["end_char"]].strip() == source.strip()
     assert copied
 
 

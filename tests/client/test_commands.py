@@ -23,7 +23,7 @@ PASSAGES = ["The lighthouse was built in 1871 by two brothers.", "The kettle boi
 
 def stream(*pieces: str, finish: str | None = "stop", **delta: Any) -> Sent:
     deltas = [{"content": piece, **delta} for piece in pieces]
-    events = [{"choices": [{"index": 0, "delta": each, "finish_reason": None}]} for each in deltas]
+    events = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     if finish is not None:
         events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
         events.append({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}})
@@ -42,7 +42,7 @@ def test_an_answer_from_documents_quotes_its_places() -> None:
         chunks = list(DocumentAnswers(PASSAGES, model=remote).stream("When was the lighthouse built?"))
     answer = chunks[-1].answer
     assert answer is not None and answer.is_sure and answer.text == "It was built in 1871 by two brothers."
-    assert "".join(each.text for each in chunks) == answer.text
+    assert "".join(chunk.text for chunk in chunks) == answer.text
     (cited,) = answer.citations
     assert answer.text[cited.start : cited.end] == PASSAGES[0][cited.document_start : cited.document_end]
     assert answer.result is not None and answer.result.reasoning == "Hm"
@@ -105,7 +105,7 @@ def test_generate_shows_where_text_came_from(tmp_path: Path, capsys: pytest.Capt
         assert code == 0 and out == "The lighthouse was built in 1871.\n" and "1 answer; 7 tokens in" in err
         body = server.bodies[-1]
         assert (body["top_p"], body["seed"], body["temperature"]) == (0.5, 3, 0.0) and "top_k" not in body
-        assert [each["role"] for each in body["messages"]] == ["system", "user"]
+        assert [message["role"] for message in body["messages"]] == ["system", "user"]
         assert "references[0]" in page.read_text()
         code, out, _ = run(capsys, *asked, "--server", server.url, "--json")
         (span, *_) = json.loads(out)["spans"]
@@ -131,7 +131,7 @@ def test_a_conversation(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         code, out, err = run(capsys, "chat", "--server", server.url, "--stats")
     assert code == 0 and out.split("\n")[0] == "An answer 1." and "An answer 3." in out
     assert "the oldest messages are left out" in err and "answers; " in err
-    assert [[each["content"] for each in body["messages"]] for body in server.bodies] == [
+    assert [[message["content"] for message in body["messages"]] for body in server.bodies] == [
         ["One?"],
         ["One?", "An answer 1.", "Two?"],
         ["Two?"],
@@ -190,18 +190,18 @@ def test_several_threads_share_a_server() -> None:
         return Sent(completion(asked_text(body).replace("teh", "the")), delay=0.01)
 
     with fake_server(reply) as server, copyspec.remote(server.url) as remote:
-        found: dict[int, str] = {}
+        texts: dict[int, str] = {}
 
         def work(number: int) -> None:
             pipeline = GECPipeline(remote, guards=GuardOptions(allow_swaps=True))
-            found[number] = pipeline(f"It was teh number {number}.").text
+            texts[number] = pipeline(f"It was teh number {number}.").text
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(30)
-    assert found == {number: f"It was the number {number}." for number in range(8)}
+    assert texts == {number: f"It was the number {number}." for number in range(8)}
 
 
 def test_a_closed_iterator_ends_its_requests() -> None:

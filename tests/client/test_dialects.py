@@ -115,8 +115,8 @@ def test_a_refused_field_is_left_out_from_then_on(
         pytest.skip("every server has a temperature: it is left out only where it is named")
     with fake_server(refusing(*fields, param=param)) as server, copyspec.remote(server.url, concurrency=2) as remote:
         texts = [TEXT, "She go home.", "It go on."]
-        found = GECPipeline(remote, guards=GuardOptions(allow_swaps=True))(texts)
-    assert [each.text for each in found] == [text.replace(" go ", " goes ") for text in texts]
+        corrections = GECPipeline(remote, guards=GuardOptions(allow_swaps=True))(texts)
+    assert [correction.text for correction in corrections] == [text.replace(" go ", " goes ") for text in texts]
     assert not set(fields) & set(server.bodies[-1])
     said = [record.getMessage() for record in caplog.records if "it does not take" in record.getMessage()]
     assert len(said) == len(set(said)) and 1 <= len(said) <= len(fields)
@@ -147,7 +147,7 @@ def test_models_that_want_other_limits_and_no_system_message() -> None:
             assert pipeline(TEXT).text == TEXT
     last = server.bodies[-1]
     assert last["max_completion_tokens"] > 0 and "max_tokens" not in last
-    assert [each["content"] for each in last["messages"]] == [f"Be careful.\n\nCorrect the grammar: {TEXT}"]
+    assert [message["content"] for message in last["messages"]] == [f"Be careful.\n\nCorrect the grammar: {TEXT}"]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_what_is_no_answer_is_counted_and_never_written(sent: dict[str, Any], re
     status = 400 if "error" in sent else 200
     with fake_server(lambda body: Sent(sent, status)) as server, copyspec.remote(server.url) as remote:
         correction = GECPipeline(remote)(TEXT)
-        assert correction.text == TEXT and [each.reason for each in correction.refused] == [reason]
+        assert correction.text == TEXT and [refusal.reason for refusal in correction.refused] == [reason]
         edited = EditPipeline(remote)(TEXT, "Correct it")
         assert edited.text == TEXT and edited.refusal is not None and edited.refusal.reason == reason
 
@@ -221,7 +221,7 @@ def test_margins_come_from_log_probabilities(caplog: pytest.LogCaptureFixture) -
         unsure, sure = (GECPipeline(remote, guards=GuardOptions(precision=0.0, min_confidence=p)) for p in (0.9, 0.7))
         refused, made = unsure(TEXT), sure(TEXT)
     assert made.text == RIGHT and made.edits[0].margin == pytest.approx(1.0)  # probability .73
-    assert refused.text == TEXT and [each.reason for each in refused.dropped] == ["margin"]
+    assert refused.text == TEXT and [refusal.reason for refusal in refused.dropped] == ["margin"]
     assert "min_confidence" not in caplog.text
 
 
@@ -257,7 +257,7 @@ def test_the_key_is_nowhere(
         with caught(logging.DEBUG) as lines:
             code, out, err = run(capsys, "gec", "-i", str(path), "--server", server.url, "--concurrency", "1", *reports)
     assert code == 2 and "check the key" in err and "***" in err
-    written = [each.read_text() for each in tmp_path.iterdir()]
+    written = [path.read_text() for path in tmp_path.iterdir()]
     assert all(header["authorization"] == f"Bearer {key}" for header in server.headers)
     assert not any(key in text for text in (out, err, *lines, *written))
     monkeypatch.delenv("COPYSPEC_API_KEY")
@@ -353,4 +353,4 @@ def test_edits_are_merged_by_a_served_model() -> None:
     assert applied.text == file + "d = 4\n" and applied.how == "merged by the model"
     (body,) = server.bodies
     assert body["edit_source"] == file.strip() and body["references"] == [snippet]
-    assert [each["role"] for each in body["messages"]] == ["system", "user"]
+    assert [message["role"] for message in body["messages"]] == ["system", "user"]

@@ -34,10 +34,10 @@ def test_spans_are_equal_text_in_order_and_leave_no_long_copy_out(
     covered = {at for span in spans for at in range(span.start_char, span.end_char)}
     seed = min(SEED, len(text))
     for at in range(len(text) - seed + 1) if seed else ():
-        if any(text[at : at + seed] in each for each in texts):
+        if any(text[at : at + seed] in source for source in texts):
             assert covered.intersection(range(at, at + seed))
-    found = provenance_of(text, spans, sources)  # raises if a piece differs from its source
-    assert sum(found.copied_characters()) == len(covered)
+    provenance = provenance_of(text, spans, sources)  # raises if a piece differs from its source
+    assert sum(provenance.copied_characters()) == len(covered)
 
 
 def test_a_copy_goes_on_where_it_was_and_takes_what_stands_before_it() -> None:
@@ -85,9 +85,9 @@ def tokens(*pieces: tuple[str, float, dict[str, float]]) -> list[TokenLogprob]:
 )
 def test_margins_of_changes(source: str, pieces: list, expected: list) -> None:  # type: ignore[type-arg]
     listed = tokens(*pieces)
-    found = changes_by_text(source, "".join(each.token for each in listed), listed)
-    assert len(found) == len(expected)
-    for change, (start, end, margin) in zip(found, expected, strict=True):
+    changes = changes_by_text(source, "".join(token.token for token in listed), listed)
+    assert len(changes) == len(expected)
+    for change, (start, end, margin) in zip(changes, expected, strict=True):
         assert change.start <= start <= change.start + 6 and change.end == end
         assert change.margin == pytest.approx(margin) or (margin == 2.4 and change.margin > margin)
 

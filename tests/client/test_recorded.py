@@ -71,7 +71,7 @@ def test_answers_are_read(name: str) -> None:
 def test_what_is_no_answer_changes_nothing(sent: dict[str, Any], reason: str) -> None:
     with fake_server(lambda body: Sent(sent)) as server, copyspec.remote(server.url) as remote:
         correction = GECPipeline(remote)(TEXT)
-    assert correction.text == TEXT and [each.reason for each in correction.refused] == [reason]
+    assert correction.text == TEXT and [refusal.reason for refusal in correction.refused] == [reason]
 
 
 LLAMA_LONG = {
@@ -102,14 +102,14 @@ def test_a_text_that_is_too_long_is_refused_at_once(name: str) -> None:
     status, body = TOO_LONG[name]
     with fake_server(lambda _: Sent(body, status)) as server, copyspec.remote(server.url) as remote:
         correction = GECPipeline(remote)(TEXT)
-        assert [each.reason for each in correction.refused] == ["length"]
+        assert [refusal.reason for refusal in correction.refused] == ["length"]
         assert len(server.bodies) == 1
         with pytest.raises(PromptTooLongError):
             remote.generate(TEXT)
 
 
-def events(*given: object, done: bool = True) -> Sent:
-    lines = "".join(f"data: {json.dumps(each)}\n\n" for each in given) + "data: [DONE]\n\n" * done
+def events(*args: object, done: bool = True) -> Sent:
+    lines = "".join(f"data: {json.dumps(event)}\n\n" for event in args) + "data: [DONE]\n\n" * done
     return Sent(f": keep-alive\n\n{lines}".encode(), headers={"content-type": "text/event-stream"})
 
 
@@ -153,7 +153,7 @@ def test_streams_are_read(name: str) -> None:
         chunks = list(remote.stream(TEXT))
     result = chunks[-1].result
     assert result is not None and (result.reasoning, result.content, result.finish_reason) == ("Hm.", RIGHT, "stop")
-    assert "".join(each.content for each in chunks) == RIGHT and remote.usage.completion_tokens == 7
+    assert "".join(chunk.content for chunk in chunks) == RIGHT and remote.usage.completion_tokens == 7
 
 
 @pytest.mark.parametrize(

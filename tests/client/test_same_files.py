@@ -33,12 +33,12 @@ SENTENCES = [
 
 PAGES = {
     "lines.txt": "\n\n".join(f"{sentence} {sentence.lower().capitalize()}" for sentence in SENTENCES),
-    "page.md": "# A title\n\n" + "\n".join(f"- {each}" for each in SENTENCES) + "\n\n```sh\nrm it don't\n```\n",
+    "page.md": "# A title\n\n" + "\n".join(f"- {sentence}" for sentence in SENTENCES) + "\n\n```sh\nrm it don't\n```\n",
     # Sentences of more bytes than a text may have tokens, and of fewer tokens.
     "long.txt": "\n\n".join(
-        f"They was here with {', '.join(each.rstrip('.') for each in SENTENCES * 3)}." for _ in "ab"
+        f"They was here with {', '.join(sentence.rstrip('.') for sentence in SENTENCES * 3)}." for _ in "ab"
     ),
-    "table.csv": "id,text\n" + "".join(f'{at},"{each}"\n' for at, each in enumerate(SENTENCES)),
+    "table.csv": "id,text\n" + "".join(f'{at},"{sentence}"\n' for at, sentence in enumerate(SENTENCES)),
 }
 
 
@@ -49,13 +49,13 @@ def bundled() -> copyspec.Engine:
 
 @pytest.fixture(scope="module")
 def remote(bundled: copyspec.Engine) -> Iterator[copyspec.Remote]:
-    with serving(bundled, names=("default",)) as address, copyspec.remote(address, api_key=KEY) as found:
-        yield found
+    with serving(bundled, names=("default",)) as address, copyspec.remote(address, api_key=KEY) as remote_engine:
+        yield remote_engine
 
 
 def test_texts_have_the_same_edits_for_the_same_reasons(bundled: copyspec.Engine, remote: copyspec.Remote) -> None:
     here, there = GECPipeline(bundled)(SENTENCES), GECPipeline(remote)(SENTENCES)
-    assert any(each.changed for each in here)
+    assert any(correction.changed for correction in here)
     for one, other in zip(here, there, strict=True):
         assert (one.text, one.edits, one.refused) == (other.text, other.edits, other.refused)
         assert one.dropped == other.dropped
@@ -76,7 +76,7 @@ def test_files_are_byte_identical(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("COPYSPEC_API_KEY", KEY)
-    path, one, other = (tmp_path / f"{each}{name}" for each in ("", "here-", "there-"))
+    path, one, other = (tmp_path / f"{prefix}{name}" for prefix in ("", "here-", "there-"))
     path.write_text(PAGES[name])
     form = ["--column", "text"] if name.endswith("csv") else []
     code, _, here = run(capsys, "gec", str(path), "-o", str(one), "-m", "default", "--dtype", "float32", *form)

@@ -153,11 +153,11 @@ def test_a_pass_costs_what_its_budget_says(tree: DraftTree) -> None:
             observed.append((cost, look))
 
     budget = model.budget(1, 4)
-    for each in (budget, budget, model.budget(1, 4, adaptive=False)):
+    for costed in (budget, budget, model.budget(1, 4, adaptive=False)):
         meter = Meter(model, (), frozenset(), Watched())
         meter.proposed = tree, 0.02
-        extra = each.costs[len(tree)] - 1.0 if each.costs else 0.0
-        meter.count(tree, [], each, 1, extra, 4)
+        extra = costed.costs[len(tree)] - 1.0 if costed.costs else 0.0
+        meter.count(tree, [], costed, 1, extra, 4)
         assert meter.stats(1).num_allowed_nodes == 4
     first, later, free = observed
     cost = budget.costs[len(tree)] - 1.0
@@ -176,12 +176,12 @@ def test_the_prior_holds_until_calls_differ() -> None:
 
 
 def test_nodes_are_assumed_to_be_cheaper_on_a_gpu_and_free_in_exact_mode() -> None:
-    found = []
+    prices = []
     for slope in (prior_slope("cpu"), prior_slope("cuda"), prior_slope("cuda", exact=True)):
         model = CostModel(slope=slope)
         model.observe(1, 0.01)
-        found.append(model.budget(1, 32).costs[8])
-    assert found == pytest.approx([1 + 0.02 * 8, 1 + 0.0025 * 8, 1.0])
+        prices.append(model.budget(1, 32).costs[8])
+    assert prices == pytest.approx([1 + 0.02 * 8, 1 + 0.0025 * 8, 1.0])
 
 
 def test_passes_of_fixed_sizes_cost_the_same_up_to_each() -> None:

@@ -77,7 +77,7 @@ def test_the_likeliest_nodes_of_all_rows_share_a_pass() -> None:
     st.floats(0.0, 8.0),
 )
 def test_no_other_number_of_nodes_gives_more(chances: list[list[float]], steps: list[float], allowed: float) -> None:
-    paths = [_falling(each) for each in chances]
+    paths = [_falling(chance) for chance in chances]
     drafts = [None if not path else (list(range(-1, len(path) - 1)), path, 1.0, len(path)) for path in paths]
     costs, rows = [1.0, *itertools.accumulate(steps, initial=1.0)], len(chances)
     count, orders = _fit_shared(drafts, costs, allowed)

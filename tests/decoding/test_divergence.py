@@ -41,14 +41,16 @@ def followed(source: list[int], output: list[int], scores: torch.Tensor) -> tupl
 def test_divergences(output: list[int], expected: list[tuple[int, int, float]]) -> None:
     scores = torch.arange(10.0)
     scores[EOS] = 9.0
-    assert [(each.start, each.end, each.margin) for each in followed([1, 2, 3, 4, 5], output, scores)] == expected
+    assert [
+        (change.start, change.end, change.margin) for change in followed([1, 2, 3, 4, 5], output, scores)
+    ] == expected
 
 
 def test_margins_are_bounded() -> None:
     scores = torch.full((10,), float("-inf"))
     scores[8] = 0.0
-    (found,) = followed([1, 2], [8, 2, EOS], scores)
-    assert found.margin == MAX_MARGIN
+    (change,) = followed([1, 2], [8, 2, EOS], scores)
+    assert change.margin == MAX_MARGIN
 
 
 def test_any_output_is_followed_to_its_end() -> None:
@@ -56,10 +58,10 @@ def test_any_output_is_followed_to_its_end() -> None:
     for _ in range(200):
         source = [rng.randrange(6) for _ in range(rng.randrange(1, 30))]
         output = [rng.randrange(6) if rng.random() < 0.2 else token for token in source if rng.random() > 0.1] + [EOS]
-        found = followed(source, output, torch.arange(10.0))
-        assert bool(found) == (output[:-1] != source)
-        assert all(0 <= each.start <= each.end <= len(source) for each in found)
-        assert all(a.end <= b.start for a, b in pairwise(found))
+        divergences = followed(source, output, torch.arange(10.0))
+        assert bool(divergences) == (output[:-1] != source)
+        assert all(0 <= change.start <= change.end <= len(source) for change in divergences)
+        assert all(a.end <= b.start for a, b in pairwise(divergences))
 
 
 def test_a_long_source_is_followed_as_with_all_of_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,13 +73,13 @@ def test_a_long_source_is_followed_as_with_all_of_it_at_once(monkeypatch: pytest
         for at in (11_000, 7000, 2000):
             inserted = rng.choices(range(size), k=rng.choice([100, 700, 1500]))
             output[at : at + rng.choice([0, 400, 3000])] = inserted
-        found = []
+        runs = []
         for window in (divergence.WINDOW, len(source)):
             monkeypatch.setattr(divergence, "WINDOW", window)
             watch = DivergenceTracker(source, frozenset({EOS}))
             watch.follow(output, lambda _: torch.zeros(2000))
-            found.append(watch.found())
-        assert found[0] == found[1] and len(found[0]) > 100
+            runs.append(watch.found())
+        assert runs[0] == runs[1] and len(runs[0]) > 100
         monkeypatch.undo()
 
 
@@ -90,7 +92,9 @@ def test_many_divergences_of_a_long_source_take_little_time() -> None:
     for place in range(0, len(output), 10):
         watch.follow(output[place : place + 10], lambda _: scores)
     assert time.process_time() - started < 2.0
-    assert [(each.start, each.end) for each in watch.found()] == [(at, at + 1) for at in range(0, len(source), 12)]
+    assert [(change.start, change.end) for change in watch.found()] == [
+        (at, at + 1) for at in range(0, len(source), 12)
+    ]
 
 
 def test_the_same_with_drafts_in_batches_and_plainly() -> None:
@@ -106,7 +110,7 @@ def test_the_same_with_drafts_in_batches_and_plainly() -> None:
         assert first.changes
         for other in others:
             assert other.token_ids == first.token_ids
-            assert [(each.start, each.end) for each in other.changes] == [(e.start, e.end) for e in first.changes]
+            assert [(change.start, change.end) for change in other.changes] == [(e.start, e.end) for e in first.changes]
             for a, b in zip(first.changes, other.changes, strict=True):
                 assert a.margin == pytest.approx(b.margin, abs=1e-3)
     sampled = engine.generate(texts[0], edit_source=texts[0], max_new_tokens=8, temperature=1.0)

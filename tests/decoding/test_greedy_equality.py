@@ -99,11 +99,11 @@ def prompts_of(case: dict[str, Any]) -> list[tuple[int, ...]]:
 @cache
 def truths(model: PreTrainedModel, prompts: tuple[tuple[int, ...], ...], length: int) -> list[list[int]]:
     """Return what `generate` writes after each prompt; prompts of equal length in one call, without padding."""
-    found: dict[tuple[int, ...], list[int]] = {}
+    outputs: dict[tuple[int, ...], list[int]] = {}
     for size in {len(prompt) for prompt in prompts}:
         alike = [prompt for prompt in prompts if len(prompt) == size]
-        found.update(zip(alike, generated_rows(model, alike, length, []), strict=True))
-    return [found[prompt] for prompt in prompts]
+        outputs.update(zip(alike, generated_rows(model, alike, length, []), strict=True))
+    return [outputs[prompt] for prompt in prompts]
 
 
 def make_request(

@@ -426,9 +426,9 @@ def test_prompts_are_read_in_pieces_beside_other_rows(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(FakeSession, "most_tokens", max(most, batch + 1))
         patched.setattr(FakeSession, "computes", staticmethod(lambda tokens: tokens))
-        found = run(FakeTarget(VOCAB), requests, batch_size=batch, max_nodes=3, adaptive=True)
-    assert_equal(found, expected)
-    for outcome in found:
+        outcomes = run(FakeTarget(VOCAB), requests, batch_size=batch, max_nodes=3, adaptive=True)
+    assert_equal(outcomes, expected)
+    for outcome in outcomes:
         assert outcome.stats is not None and outcome.stats.num_output_tokens == len(outcome.tokens)
         assert outcome.stats.num_passes <= len(outcome.tokens), "a pass that reads a part of a prompt is not counted"
 

@@ -66,8 +66,8 @@ def test_tokens_are_those_of_decoding_afresh(
     sampling = SamplingOptions(temperature=temperature, seed=7)
     text = sequence_of(target, prompt, sampling)
     last: list[int] = []
-    for kept, added, count, expects in [(0, [], 4, False), *moves]:
-        start = [token for token in [*last[:kept], *added] if token != EOS][: LIMIT - 1]
+    for prefix, added, count, expects in [(0, [], 4, False), *moves]:
+        start = [token for token in [*last[:prefix], *added] if token != EOS][: LIMIT - 1]
         text.go_to(start, last[len(start) :] if expects else ())
         whole = afresh(target, prompt, start, sampling)
         while len(text.output) < len(start) + count and text.finish is None:
@@ -116,13 +116,13 @@ def test_an_interrupted_pass_leaves_no_trace(method: str, at: int, monkeypatch: 
     target, sampling = FakeTarget(VOCABULARY, order=9), SamplingOptions(temperature=1.0, seed=5)
     calls, right = 0, getattr(FakeSession, method)
 
-    def interrupted(session: FakeSession, *given: object) -> object:
+    def interrupted(session: FakeSession, *args: object) -> object:
         nonlocal calls
         calls += 1
         if calls == at:
             session.cached[0] += [4]
             raise KeyboardInterrupt
-        return right(session, *given)
+        return right(session, *args)
 
     monkeypatch.setattr(FakeSession, method, interrupted)
     text = sequence_of(target, [5, 6, 7], sampling)

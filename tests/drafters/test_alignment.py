@@ -147,14 +147,14 @@ def test_wrong_arguments_of_compiled_alignments_raise() -> None:
 
 def slow_matches(text: list[int]) -> dict[int, int]:
     """Return the match length at every position of `text`, by comparing backwards."""
-    found = {}
+    lengths = {}
     for place in range(1, len(text)):
         length = 0
         while length < min(place, LONGEST) and text[place - 1 - length] == text[-1 - length] != SEPARATOR:
             length += 1
         if length:
-            found[place] = length
-    return found
+            lengths[place] = length
+    return lengths
 
 
 @settings(max_examples=200, deadline=None)
@@ -173,9 +173,9 @@ def test_matches_against_comparing_backwards(reference: list[int], prompt: list[
 def test_many_places_keep_the_longest_and_latest() -> None:
     text = [0, 1, 2, 0, 1, 3] * 200
     corpus = CopyCorpus([Source([*text, 5, 2, 0, 1], "prompt")], None)
-    found, expected = dict(matches(corpus)), slow_matches(corpus.tokens)
-    assert all(expected[place] == length for place, length in found.items())
+    lengths, expected = dict(matches(corpus)), slow_matches(corpus.tokens)
+    assert all(expected[place] == length for place, length in lengths.items())
     for length in set(expected.values()):
         places = sorted(place for place, other in expected.items() if other == length)
-        kept = sorted(place for place, other in found.items() if other == length)
-        assert kept == places[-len(kept) :] and len(kept) >= min(len(places), RECENT)
+        longest = sorted(place for place, other in lengths.items() if other == length)
+        assert longest == places[-len(longest) :] and len(longest) >= min(len(places), RECENT)

@@ -54,8 +54,8 @@ class Table:
 
 
 def node(tree: DraftTree, path: Path) -> int | None:
-    found = paths(tree.tokens, tree.parents)
-    return found.index(path) if path in found else None
+    node_paths = paths(tree.tokens, tree.parents)
+    return node_paths.index(path) if path in node_paths else None
 
 
 def test_models_alone_are_taken_at_their_word() -> None:
@@ -131,7 +131,7 @@ def test_a_copy_that_a_model_confirms_gains_and_keeps_its_origin() -> None:
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=30), st.data())
 def test_children_share_the_mass_of_their_parent(text: list[int], data: st.DataObject) -> None:
-    word = st.lists(st.tuples(st.integers(0, 7), st.floats(0.01, 0.3)), max_size=3, unique_by=lambda each: each[0])
+    word = st.lists(st.tuples(st.integers(0, 7), st.floats(0.01, 0.3)), max_size=3, unique_by=lambda pair: pair[0])
     said = {(): data.draw(word), **{(token,): data.draw(word) for token in range(6)}}
     drafter = BlendDrafter([Source(text, "prompt")], [Table(said), Table(dict(list(said.items())[:3]))], eos=0)
     for joined in data.draw(st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=3), max_size=4)):

@@ -31,23 +31,23 @@ def dflash_folder(folder: Path, model: PreTrainedModel, **changes: object) -> li
     `dflash_config` or the tensors, from which None removes."""
     config = Qwen3Config(**{key: getattr(model.config, key) for key in SHARED}, head_dim=8, num_hidden_layers=2)
     layers = [Qwen3DecoderLayer(config, number) for number in range(2)]
-    tensors = {f"layers.{key}": each.clone() for key, each in torch.nn.ModuleList(layers).state_dict().items()}
+    tensors = {f"layers.{key}": tensor.clone() for key, tensor in torch.nn.ModuleList(layers).state_dict().items()}
     tensors |= {"fc.weight": torch.randn(SIZE, 2 * SIZE), "hidden_norm.weight": torch.rand(SIZE) + 0.5}
     tensors["norm.weight"] = torch.rand(SIZE) + 0.5
-    held: dict[str, object] = {key: getattr(config, key) for key in SHARED}
-    held |= {"num_hidden_layers": 2, "head_dim": 8, "layer_types": KINDS, "rope_theta": 1e6}
+    fields: dict[str, object] = {key: getattr(config, key) for key in SHARED}
+    fields |= {"num_hidden_layers": 2, "head_dim": 8, "layer_types": KINDS, "rope_theta": 1e6}
     settings: dict[str, object] = {"mask_token_id": 95, "target_layer_ids": [0, 1]}
-    held |= {"sliding_window": 5, "block_size": 4, "num_target_layers": 2, "dflash_config": settings}
+    fields |= {"sliding_window": 5, "block_size": 4, "num_target_layers": 2, "dflash_config": settings}
     for name, change in changes.items():
         if isinstance(change, torch.Tensor):
             tensors[name] = change
         elif change is None:
             del tensors[name]
         else:
-            (settings if name in settings or name.startswith("use_") else held)[name] = change
+            (settings if name in settings or name.startswith("use_") else fields)[name] = change
     folder.mkdir(exist_ok=True)
     save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(held))
+    (folder / "config.json").write_text(json.dumps(fields))
     return layers
 
 
@@ -56,32 +56,32 @@ def test_dflashs_published_format(tmp_path: Path) -> None:
     model = tiny("llama")
     layers = dflash_folder(tmp_path, model)
     file = load_heads(tmp_path, model)
-    held = load_file(tmp_path / "model.safetensors")
+    tensors = load_file(tmp_path / "model.safetensors")
     heads = file.heads
     assert isinstance(heads, BlockLayers) and heads.depth == 3 and heads.mask == 95
     assert heads.reads(2) == (1, LAST)  # the states after the layers 0 and 1
     states, block = torch.randn(5, 2 * SIZE), torch.randn(2, SIZE)[[0, 1, 1, 1]]
 
-    def normed(given: torch.Tensor, name: str) -> torch.Tensor:
-        return torch.nn.functional.rms_norm(given, (SIZE,), held[f"{name}.weight"], model.config.rms_norm_eps)
+    def normed(x: torch.Tensor, name: str) -> torch.Tensor:
+        return torch.nn.functional.rms_norm(x, (SIZE,), tensors[f"{name}.weight"], model.config.rms_norm_eps)
 
     # The second layer attends to the last five tokens of each, and not to those after it.
     back = torch.arange(5, 9)[:, None] - torch.arange(9)
     masks = [None, (back >= 0) & (back < 5)]
     config = Qwen3Config(head_dim=8, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
     cos, sin = Qwen3RotaryEmbedding(config)(block, torch.arange(9)[None])
-    context, hidden = normed(states @ held["fc.weight"].T, "hidden_norm"), block
+    context, hidden = normed(states @ tensors["fc.weight"].T, "hidden_norm"), block
     with torch.no_grad():
         for layer, mask in zip(layers, masks, strict=True):
-            own, given = layer.self_attn, layer.input_layernorm(hidden)
-            both = torch.cat([context, given])
-            queries = own.q_norm(own.q_proj(given).view(4, -1, 8)).transpose(0, 1)[None]
+            own, inputs = layer.self_attn, layer.input_layernorm(hidden)
+            both = torch.cat([context, inputs])
+            queries = own.q_norm(own.q_proj(inputs).view(4, -1, 8)).transpose(0, 1)[None]
             keys = own.k_norm(own.k_proj(both).view(9, -1, 8)).transpose(0, 1)[None]
             values = own.v_proj(both).view(9, -1, 8).transpose(0, 1)[None]
             queries, _ = apply_rotary_pos_emb(queries, queries, cos[:, 5:], sin[:, 5:])
             keys, _ = apply_rotary_pos_emb(keys, keys, cos, sin)
-            found = scaled_dot_product_attention(queries, keys, values, mask, enable_gqa=True)
-            hidden = hidden + own.o_proj(found[0].transpose(0, 1).flatten(1))
+            attended = scaled_dot_product_attention(queries, keys, values, mask, enable_gqa=True)
+            hidden = hidden + own.o_proj(attended[0].transpose(0, 1).flatten(1))
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         rows = PairRows(12)
         heads.features(rows.read((states[:2], block[:2])), block[1:2])

@@ -83,7 +83,7 @@ def test_columns_of_resumptions_are_the_same(seed: int) -> None:
     ngrams = NGrams.__new__(NGrams)
     for name in ("_places", "_starts", "_stops", "_tokens", "_shares", "_left", "arrays"):
         setattr(ngrams, name, getattr(LETTERS, name))
-    letters = [ord(each) for each in set(PROSE)] + [2**40]
+    letters = [ord(letter) for letter in set(PROSE)] + [2**40]
     ngrams.small_words, ngrams.word_pieces = (frozenset(rng.sample(letters, k=3)) for _ in range(2))
     text, since = [*map(ord, rng.choices(PROSE, k=80)), *rng.choices(letters, k=4)], rng.choice([1, 2, 3, 4, 9, 48])
     shifts = [0, 1, 2, 3] if since < 4 else [0, since, since - 1]
@@ -117,9 +117,9 @@ class Trap:
         self._rng, self._arguments = rng, arguments
 
     def __index__(self) -> int:
-        for each in self._arguments:
-            if isinstance(each, list | dict) and self._rng.random() < 0.4:
-                each.clear()
+        for argument in self._arguments:
+            if isinstance(argument, list | dict) and self._rng.random() < 0.4:
+                argument.clear()
         return self._rng.randint(-3, 9)
 
     def __float__(self) -> float:
@@ -191,15 +191,15 @@ def test_cursors_of_nodes_act_as_the_list_that_they_are_in_python() -> None:
     drafter.propose(Budget(8))
     with in_python():
         other.propose(Budget(8))
-    found, expected = drafter._grown.cursors, other._grown.cursors
-    assert found == expected and found != 5 and len(found) == len(expected) > 2
-    assert [*found] == expected and found[-1] == expected[-1] and found != [*expected[1:]]
+    cursors, expected = drafter._grown.cursors, other._grown.cursors
+    assert cursors == expected and cursors != 5 and len(cursors) == len(expected) > 2
+    assert [*cursors] == expected and cursors[-1] == expected[-1] and cursors != [*expected[1:]]
     with pytest.raises(IndexError):
-        found[len(expected)]
-    found.append([(1, 2)])
-    assert found == [*expected, [(1, 2)]] and found[len(expected)] == found[-1] == [(1, 2)]
-    found.append(found)  # type: ignore[arg-type]
-    del found, drafter
+        cursors[len(expected)]
+    cursors.append([(1, 2)])
+    assert cursors == [*expected, [(1, 2)]] and cursors[len(expected)] == cursors[-1] == [(1, 2)]
+    cursors.append(cursors)  # type: ignore[arg-type]
+    del cursors, drafter
     assert gc.collect() > 0
 
 

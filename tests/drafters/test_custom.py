@@ -196,20 +196,20 @@ def test_a_drafter_cannot_change_the_output_or_what_later_calls_read(engine: Eng
     class Vandal(Knowing):
         def observe(self, scored: ScoredDraft) -> None:
             scored.logits.zero_()
-            for held in (scored.tree.tokens, scored.tree.parents, scored.tree.origins):
+            for values in (scored.tree.tokens, scored.tree.parents, scored.tree.origins):
                 with pytest.raises(AttributeError):
-                    held.clear()  # type: ignore[attr-defined]
+                    values.clear()  # type: ignore[attr-defined]
 
     def factory(context: DraftContext) -> Vandal:
-        for held in (context.prompt, *(each.tokens for each in context.sources)):
+        for values in (context.prompt, *(source.tokens for source in context.sources)):
             with pytest.raises(AttributeError):
-                held.clear()  # type: ignore[attr-defined]
+                values.clear()  # type: ignore[attr-defined]
         return Vandal([])
 
     (wanted,) = plain(engine, PROMPTS[0])
     for drafter in (factory, ["auto", factory]):
-        found = engine.generate(PROMPTS[0], edit_source=source, drafter=drafter, **OPTIONS)  # type: ignore[call-overload]
-        assert found.token_ids == wanted
+        result = engine.generate(PROMPTS[0], edit_source=source, drafter=drafter, **OPTIONS)  # type: ignore[call-overload]
+        assert result.token_ids == wanted
 
 
 def test_a_drafter_that_rewrites_its_tree_afterwards_does_not_change_the_output(engine: Engine) -> None:
@@ -230,8 +230,8 @@ def test_a_drafter_that_rewrites_its_tree_afterwards_does_not_change_the_output(
             tokens[:] = [token for ((token, _),) in scored.top(1)][: len(tokens)]  # type: ignore[index]
             draws.clear()
 
-    found = engine.generate(PROMPTS[0], drafter=lambda context: Rewriting(wanted, 0), **OPTIONS)  # type: ignore[call-overload]
-    assert found.token_ids == wanted and found.stats.num_draft_tokens
+    result = engine.generate(PROMPTS[0], drafter=lambda context: Rewriting(wanted, 0), **OPTIONS)  # type: ignore[call-overload]
+    assert result.token_ids == wanted and result.stats.num_draft_tokens
     drafter = Rewriting(wanted, 0)
     tree = JoinedDrafter([drafter], size).propose(Budget(4))
     before = list(tree.tokens)
@@ -255,7 +255,7 @@ def test_a_drafter_may_use_its_lists_again(engine: Engine) -> None:
         engine.submit(prompt, drafter=lambda context, known=known: Reusing(known), **OPTIONS)  # type: ignore[arg-type, misc]
         for prompt, known in zip(PROMPTS[1:], wanted[1:], strict=True)
     ]
-    assert [each.results()[0].token_ids for each in (good, *others)] == wanted
+    assert [call.results()[0].token_ids for call in (good, *others)] == wanted
 
 
 @pytest.mark.parametrize("convert", [torch.tensor, np.array], ids=["torch", "numpy"])
@@ -266,13 +266,13 @@ def test_trees_of_arrays_are_drafted_as_those_of_lists(engine: Engine, convert: 
             return replace(tree, tokens=convert(tree.tokens), parents=convert(tree.parents)) if len(tree) else tree
 
     (wanted,) = plain(engine, PROMPTS[0])
-    found = engine.generate(PROMPTS[0], drafter=lambda context: Arrays(wanted), **OPTIONS)  # type: ignore[call-overload]
-    assert found.token_ids == wanted and found.stats.num_accepted_tokens > 0
+    result = engine.generate(PROMPTS[0], drafter=lambda context: Arrays(wanted), **OPTIONS)  # type: ignore[call-overload]
+    assert result.token_ids == wanted and result.stats.num_accepted_tokens > 0
     expected, tree = (
         replace(JoinedDrafter([kind(wanted)], len(byte_level())).propose(Budget(8)), drafters=None)
         for kind in (Knowing, Arrays)
     )
-    assert tree == expected and len(tree) == 8 and {type(each) for each in (*tree.tokens, *tree.parents)} == {int}
+    assert tree == expected and len(tree) == 8 and {type(node) for node in (*tree.tokens, *tree.parents)} == {int}
 
 
 @pytest.mark.parametrize(
@@ -308,23 +308,23 @@ def trees() -> st.SearchStrategy[DraftTree]:
 
 
 def paths(tree: DraftTree) -> dict[tuple[int, ...], float]:
-    found: dict[tuple[int, ...], float] = {}
+    scores: dict[tuple[int, ...], float] = {}
     at: list[tuple[int, ...]] = []
     for token, parent, score in zip(tree.tokens, tree.parents, tree.scores, strict=True):
         at.append(((*at[parent], token)) if parent != ROOT else (token,))
-        found[at[-1]] = score
-    return found
+        scores[at[-1]] = score
+    return scores
 
 
 @given(st.lists(trees(), min_size=1, max_size=3), st.integers(1, 16))
 def test_joined_trees_hold_the_likeliest_paths_of_all(given_trees: list[DraftTree], most: int) -> None:
     joined = join(given_trees, most)
     check_tree(joined, 4)
-    kept, everything = paths(joined), [paths(tree) for tree in given_trees]
+    joined_paths, everything = paths(joined), [paths(tree) for tree in given_trees]
     known = set().union(*everything)
-    assert set(kept) <= known and len(kept) == min(most, len(known))
+    assert set(joined_paths) <= known and len(joined_paths) == min(most, len(known))
     best = sorted((max(tree.get(path, 0.0) for tree in everything) for path in known), reverse=True)
-    assert sum(kept.values()) <= sum(best[: len(kept)]) + 1e-9
+    assert sum(joined_paths.values()) <= sum(best[: len(joined_paths)]) + 1e-9
     assert list(joined.scores[: len(joined.first_chain())]) == sorted(joined.first_chain().scores, reverse=True)
 
 

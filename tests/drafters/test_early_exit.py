@@ -36,11 +36,11 @@ def test_against_a_model_whose_later_layers_do_nothing(name: str) -> None:
     model = tiny(name, num_hidden_layers=layers, **_per_layer(name, layers))
     names = set(model.state_dict())
     ids = random_ids(11)
-    for kept in (1, 3):
-        shallow = early_exit(model, kept)
+    for count in (1, 3):
+        shallow = early_exit(model, count)
         session = wrap(shallow).open([ids])
         scored = session.score([ids], [DraftTree([5, 6], [-1, 0], [0.5] * 2, [None] * 2)])[0]
-        expected = without_later_layers(model, kept, [*ids, 5, 6])[-3:]
+        expected = without_later_layers(model, count, [*ids, 5, 6])[-3:]
         torch.testing.assert_close(scored, expected, atol=1e-4, rtol=1e-4)
     assert set(model.state_dict()) == names
     assert model.config.num_hidden_layers == layers == len(model.base_model.layers)

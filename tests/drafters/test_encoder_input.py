@@ -37,8 +37,8 @@ def test_an_edited_input_takes_few_calls(edits: int, seed: int) -> None:
     rng = random.Random(seed)
     source = [rng.randrange(100, 160) for _ in range(100)]
     output = edited(source, edits, rng)
-    given = create([Source(source, "edit"), Source([*source, EOS], "prompt")], {EOS}, continues_prompt=False)
-    as_edit = run(given, [*output, EOS], Budget(NODES)).calls
+    drafter = create([Source(source, "edit"), Source([*source, EOS], "prompt")], {EOS}, continues_prompt=False)
+    as_edit = run(drafter, [*output, EOS], Budget(NODES)).calls
     assert follow(source, output).calls <= as_edit + 1
     assert follow([*INSTRUCTION, *source], output).calls <= as_edit + 2
 

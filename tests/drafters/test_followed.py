@@ -49,21 +49,21 @@ def test_spans_lead_to_the_prompt() -> None:
     text = "Next year we wants to sail to the the islands. The childrens have already drawn a map of the coast."
     prompt = f"Correct the grammar: {text}"
     engine = copyspec.load("default", dtype="float32")
-    found = engine.generate(prompt)
-    given = engine.generate(prompt, edit_source=text)
+    result = engine.generate(prompt)
+    edited = engine.generate(prompt, edit_source=text)
     plain = engine.generate(prompt, drafter="none")
-    assert found.token_ids == given.token_ids == plain.token_ids
+    assert result.token_ids == edited.token_ids == plain.token_ids
     streamed = list(engine.generate(prompt, stream=True))
-    assert "".join(chunk.text for chunk in streamed) == found.text
+    assert "".join(chunk.text for chunk in streamed) == result.text
     assert {chunk.source for chunk in streamed} <= {"prompt", "output", None}
-    assert found.stats.num_passes <= given.stats.num_passes + 1
-    assert set(found.stats.num_accepted_tokens_per_source) <= {"prompt", "output", "end", "words"}
-    spans = [span for span in found.spans if span.place.source == "prompt"]
-    assert sum(span.end - span.start for span in spans) > len(found.token_ids) / 2
+    assert result.stats.num_passes <= edited.stats.num_passes + 1
+    assert set(result.stats.num_accepted_tokens_per_source) <= {"prompt", "output", "end", "words"}
+    spans = [span for span in result.spans if span.place.source == "prompt"]
+    assert sum(span.end - span.start for span in spans) > len(result.token_ids) / 2
     for span in spans:
         assert span.place.start_char is not None
         copied = prompt[span.place.start_char : span.place.end_char].strip()
-        assert copied == found.text[span.start_char : span.end_char].strip()
+        assert copied == result.text[span.start_char : span.end_char].strip()
 
 
 def test_repetitive_texts_are_compared_and_searched_in_little_time() -> None:
@@ -120,9 +120,9 @@ def test_texts_as_long_as_may_be_are_versions_if_they_repeat_tokens_as_prose_doe
     text = rng.choices(range(10, 5000), [1 / rank for rank in range(10, 5000)], k=MAX_LENGTH - 2)
     edited = [rng.randrange(10, 5000) if rng.random() < 0.1 else token for token in text]
     other = rng.choices(range(5000, 9000), k=MAX_LENGTH - 2)
-    references = [Source(each, "reference") for each in (edited, other, text[:-9], text[: MAX_LENGTH // 3])]
+    references = [Source(text, "reference") for text in (edited, other, text[:-9], text[: MAX_LENGTH // 3])]
     corpus = CopyCorpus([Source(text, "edit"), *references, Source([1], "prompt")], 2)
-    assert [len(each.version) for each in corpus.versions] == [MAX_LENGTH - 1, MAX_LENGTH - 10]
+    assert [len(version.version) for version in corpus.versions] == [MAX_LENGTH - 1, MAX_LENGTH - 10]
     short = [Source([token % 90 + 10, *range(10, 100)], "reference") for token in range(50)]
     assert len(CopyCorpus([Source(list(range(10, 100)), "edit"), *short, Source([1], "prompt")], 2).versions) == 50
 
@@ -150,8 +150,8 @@ def test_texts_are_compared_as_by_difflib(text: list[int], other: list[int]) -> 
 def test_quotations_are_found_wherever_they_stand(edited: list[int], data: st.DataObject) -> None:
     """The first and the last token of each may differ."""
     part = st.sampled_from([edited, edited[:4], [1], [3], [*edited[:-1], 3]])
-    prompts = [[token for each in data.draw(st.lists(part, max_size=5)) for token in each] for _ in range(2)]
-    corpus = CopyCorpus([Source(edited, "edit"), *(Source(each, "prompt") for each in prompts)], None)
+    prompts = [[token for piece in data.draw(st.lists(part, max_size=5)) for token in piece] for _ in range(2)]
+    corpus = CopyCorpus([Source(edited, "edit"), *(Source(prompt, "prompt") for prompt in prompts)], None)
     expected: list[int] = []
     inside, end = edited[1:-1], 0
     for place in range(corpus.followed[1], len(corpus.tokens)):

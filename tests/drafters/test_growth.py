@@ -67,10 +67,10 @@ def test_compiled_and_in_python_the_same_trees_are_grown(data: st.DataObject, al
 
     def by_both(corpus: CopyCorpus, cursors: list[Cursor], *rest: object) -> Grown:
         for said in (predictors, ()):
-            found, expected = (make(corpus, list(cursors), *rest, said) for make in (compiled, growth.grow))  # type: ignore[arg-type]
-            assert found == expected
-        grown.append(found)
-        return found
+            grown_tree, expected = (make(corpus, list(cursors), *rest, said) for make in (compiled, growth.grow))  # type: ignore[arg-type]
+            assert grown_tree == expected
+        grown.append(grown_tree)
+        return grown_tree
 
     drafter = CopyDrafter(sources, eos=ord("."), ngrams=ngrams)
     with mock.patch.object(copying, "grow", by_both):

@@ -63,16 +63,16 @@ def test_reader_words_equal_those_of_passes_without_a_cache() -> None:
         path = tuple(rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(0, 2)))
         tokens = rng.sample(range(VOCAB_SIZE), 5)
         tree = DraftTree(tokens, [ROOT, 0, 1, 0, ROOT], [0.5] * 5, [None] * 5)
-        found = reader.read(path, tree)
-        assert found is not None
+        read = reader.read(path, tree)
+        assert read is not None
         prefixes = {ROOT: [*text, *path]}
         for node, parent in enumerate(tree.parents):
             prefixes[node] = [*prefixes[parent], tree.tokens[node]]
         for node, prefix in prefixes.items():
             with torch.inference_mode():
                 expected = model(torch.tensor([prefix])).logits[0, -1].softmax(-1).topk(8)
-            assert [token for token, _ in found[node + 1]] == expected.indices.tolist()
-            assert [p for _, p in found[node + 1]] == pytest.approx(expected.values.tolist(), abs=1e-5)
+            assert [token for token, _ in read[node + 1]] == expected.indices.tolist()
+            assert [p for _, p in read[node + 1]] == pytest.approx(expected.values.tolist(), abs=1e-5)
         # The output follows the drafts for a while, and then leaves them.
         draft = [*path, *([tokens[0], tokens[3]] if step % 2 else [tokens[4]])]
         joined = [*draft[: rng.randint(0, len(draft))], rng.randrange(VOCAB_SIZE)]

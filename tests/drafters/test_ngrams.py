@@ -53,12 +53,12 @@ def letters(texts: Sequence[str]) -> list[list[int]]:
 def whole(words: Sequence[str]) -> tuple[dict[str, int], NGrams]:
     """Return a tokenizer with one token per word, and the n-grams of TEXTS in its tokens."""
     numbers = {word: number for number, word in enumerate(words)}
-    found = count(TEXTS, 100, (1, 1, 1))
+    counted = count(TEXTS, 100, (1, 1, 1))
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
         return [[500, *([numbers[text[1:]]] if len(text) > 1 else [])] for text in texts]
 
-    return numbers, NGrams(found, encode)
+    return numbers, NGrams(counted, encode)
 
 
 @given(st.text(max_size=60))
@@ -67,23 +67,23 @@ def test_words_are_the_text(text: str) -> None:
 
 
 def test_counts_are_those_of_the_texts() -> None:
-    found = count(TEXTS, 100, (1, 2, 1))
-    for number, order in enumerate(found.orders, start=1):
+    counted = count(TEXTS, 100, (1, 2, 1))
+    for number, order in enumerate(counted.orders, start=1):
         expected: Counter[tuple[str, ...]] = Counter()
         for text in TEXTS:
             words = split_words(text)
             for start in range(len(words) - number):
                 ngram = tuple(words[start : start + number + 1])
-                if all(word in found.words for word in ngram):
+                if all(word in counted.words for word in ngram):
                     expected[ngram] += 1
         owners = np.repeat(np.arange(len(order.contexts)), order.sizes)
-        kept = {
-            (*(found.words[word] for word in order.contexts[owner]), found.words[following]): int(times)
+        times_counted = {
+            (*(counted.words[word] for word in order.contexts[owner]), counted.words[following]): int(times)
             for owner, following, times in zip(owners, order.following, order.times, strict=True)
         }
-        assert kept == {ngram: times for ngram, times in expected.items() if times >= (1, 2, 1)[number - 1]}
+        assert times_counted == {ngram: times for ngram, times in expected.items() if times >= (1, 2, 1)[number - 1]}
         for row, total in zip(order.contexts, order.totals, strict=True):
-            before = tuple(found.words[word] for word in row)
+            before = tuple(counted.words[word] for word in row)
             assert total == sum(times for ngram, times in expected.items() if ngram[:-1] == before)
 
 
@@ -97,10 +97,10 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(TEXTS * 50), encoding="utf-8")
     out = tmp_path / "counts.npz"
     assert main([str(tmp_path / "text.txt"), "--out", str(out), "--least", "1", "1", "1"]) == 0
-    expected, found = count(TEXTS * 50, 20_000, (1, 1, 1)), WordNGrams.read(out)
-    assert found.words == expected.words
-    assert np.allclose(found.counts, expected.counts, rtol=0.05)
-    for ours, theirs in zip(found.orders, expected.orders, strict=True):
+    expected, actual = count(TEXTS * 50, 20_000, (1, 1, 1)), WordNGrams.read(out)
+    assert actual.words == expected.words
+    assert np.allclose(actual.counts, expected.counts, rtol=0.05)
+    for ours, theirs in zip(actual.orders, expected.orders, strict=True):
         assert (ours.contexts == theirs.contexts).all() and (ours.following == theirs.following).all()
         assert (ours.sizes == theirs.sizes).all()
         assert np.allclose(ours.times, theirs.times, rtol=0.05) and np.allclose(ours.totals, theirs.totals, rtol=0.05)
@@ -110,8 +110,8 @@ def test_the_longest_context_speaks_first_and_shorter_ones_share_what_it_leaves(
     words = sorted(set(count(TEXTS, 100, (1, 1, 1)).words))
     numbers, ngrams = whole(words)
 
-    def after(*given: str) -> dict[str, float]:
-        return {words[token]: share for token, share in ngrams.after(context([numbers[word] for word in given]))}
+    def after(*words_before: str) -> dict[str, float]:
+        return {words[token]: share for token, share in ngrams.after(context([numbers[word] for word in words_before]))}
 
     the = after(" the")  # five occurrences: three houses, a barn and a north
     assert the == pytest.approx(
@@ -153,7 +153,9 @@ def test_shares_sum_to_one_at_most_and_are_of_tokens_that_came(words: list[str],
 
 def test_a_word_of_several_tokens_is_finished() -> None:
     text = "x " + "the bar " * 40
-    ngrams = NGrams(count([text], 10, (1, 1, 1)), lambda texts: letters([each.replace(" the", "T") for each in texts]))
+    ngrams = NGrams(
+        count([text], 10, (1, 1, 1)), lambda texts: letters([piece.replace(" the", "T") for piece in texts])
+    )
     assert ngrams.after(context([ord(" "), ord("b"), ord("a")]))[0][0] == ord("r")
     assert ngrams.after(context([ord("T")]))[0][0] == ord(" ")
     assert ngrams.after(context([ord("T"), ord(" ")]))[0][0] == ord("b")
@@ -161,24 +163,24 @@ def test_a_word_of_several_tokens_is_finished() -> None:
 
 @pytest.mark.parametrize("odd", [-5, 2**21 - 1, 2**40])
 def test_words_whose_ids_no_key_has_room_for_are_left_out(odd: int) -> None:
-    found = count(TEXTS, 100, (1, 1, 1))
+    counted = count(TEXTS, 100, (1, 1, 1))
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
-        numbers = {f" {word.strip()}": number for number, word in enumerate(found.words)} | {" house": odd}
+        numbers = {f" {word.strip()}": number for number, word in enumerate(counted.words)} | {" house": odd}
         return [[500, *([numbers[f" {text[1:].strip()}"]] if len(text) > 1 else [])] for text in texts]
 
-    ngrams = NGrams(found, encode)
+    ngrams = NGrams(counted, encode)
     assert ngrams.arrays is not None
     assert len(ngrams)
-    assert set(ngrams.arrays[3]) <= set(range(len(found.words)))
+    assert set(ngrams.arrays[3]) <= set(range(len(counted.words)))
     assert context([3, odd]) == 0 < context([odd, 3]) == context([3])
 
 
 def test_tokens_that_the_target_lacks_are_left_out() -> None:
-    found = count([" b a" * 30], 10, (1, 1, 1))
+    counted = count([" b a" * 30], 10, (1, 1, 1))
     key = context(list(map(ord, " a ")))
-    assert NGrams(found, letters).after(key)[0][0] == ord("b")
-    assert ord("b") not in dict(NGrams(found, letters, ord("b")).after(key))
+    assert NGrams(counted, letters).after(key)[0][0] == ord("b")
+    assert ord("b") not in dict(NGrams(counted, letters, ord("b")).after(key))
 
 
 @settings(max_examples=50, deadline=None)
@@ -204,11 +206,11 @@ def test_a_weight_is_shared_out_as_a_back_off_says(words: list[str], start: int,
             said |= set(own)
             left *= 1.0 - sum(own.values())
     parts = ngrams.share_out(weight, context(before), least)
-    found, floor = dict(parts), max(least / weight, MIN_SHARE)
-    assert len(found) == len(parts)
-    assert found == pytest.approx({token: weight * expected[token] for token in found})
-    assert {token for token, share in expected.items() if share > floor + 1e-9} <= set(found)
-    assert all(expected[token] > floor - 1e-9 for token in found)
+    shares, floor = dict(parts), max(least / weight, MIN_SHARE)
+    assert len(shares) == len(parts)
+    assert shares == pytest.approx({token: weight * expected[token] for token in shares})
+    assert {token for token, share in expected.items() if share > floor + 1e-9} <= set(shares)
+    assert all(expected[token] > floor - 1e-9 for token in shares)
 
 
 @pytest.fixture(scope="module")
@@ -308,8 +310,8 @@ def pair_ngrams(pairs: dict[int, int]) -> NGrams:
     order = Order(contexts, often, np.ones(len(pairs), dtype=np.int64), following, often)
     none = np.zeros(0, dtype=np.int64)
     empty = [Order(np.zeros((0, n), dtype=np.int64), none, none, none, none) for n in (2, 3)]
-    found = WordNGrams(words, np.full(len(words), 1000), [order, *empty])
-    return NGrams(found, lambda texts: [[500, *map(int, text[1:].split())] for text in texts])
+    counted = WordNGrams(words, np.full(len(words), 1000), [order, *empty])
+    return NGrams(counted, lambda texts: [[500, *map(int, text[1:].split())] for text in texts])
 
 
 def test_words_are_drafted_where_nothing_is_copied() -> None:

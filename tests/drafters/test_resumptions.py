@@ -49,6 +49,6 @@ def test_columns_are_those_of_the_table(ngrams: NGrams | None) -> None:
         shifts = (0, 1, 2, 3) if since < 4 else (0, since, since - 1)
         for written in (SMALL, OTHER):
             tokens = [*TEXT[:5], PIECE, EXPECTED, *TEXT, *[EXPECTED] * since, written]
-            found = list(resumptions.columns(tokens, 4, since, shifts, ngrams))
-            assert len(found) == len(shifts) and all(0 <= column < STRIDE for column in found)
-            assert ngrams is None or len(set(found)) > 1
+            table = list(resumptions.columns(tokens, 4, since, shifts, ngrams))
+            assert len(table) == len(shifts) and all(0 <= column < STRIDE for column in table)
+            assert ngrams is None or len(set(table)) > 1

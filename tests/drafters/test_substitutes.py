@@ -15,10 +15,10 @@ TEXT = [*range(1, 9), OLD, *range(11, 19), OLD, *range(21, 29), OLD, *range(31, 
 def paths(drafter: CopyDrafter) -> set[tuple[int, ...]]:
     """Return every path of the next tree from its root."""
     tree = drafter.propose(Budget(48))
-    found: list[tuple[int, ...]] = []
+    node_paths: list[tuple[int, ...]] = []
     for token, parent in zip(tree.tokens, tree.parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return set(found)
+        node_paths.append((*(node_paths[parent] if parent >= 0 else ()), token))
+    return set(node_paths)
 
 
 def write(drafter: CopyDrafter, output: list[int]) -> None:
@@ -46,9 +46,9 @@ def test_substitutes_are_counted_and_forgotten() -> None:
     for _ in range(SEEN + 1):
         substitutes.repeated(OLD)
     assert divmod(substitutes.places[OLD], COLUMNS) == (5, 2 * KEPT * (SEEN - 1))
-    for kept in range(1, KEPT):
+    for count in range(1, KEPT):
         substitutes.kept(OLD)
-        assert substitutes.places[OLD] % (2 * KEPT) == 2 * kept
+        assert substitutes.places[OLD] % (2 * KEPT) == 2 * count
     substitutes.repeated(OLD)
     assert substitutes.places[OLD] % (2 * KEPT) == 0
     for _ in range(KEPT):
@@ -58,6 +58,6 @@ def test_substitutes_are_counted_and_forgotten() -> None:
 
 def test_an_output_may_begin_as_its_prompt_does_though_a_text_is_edited_and_does_not_end_before_it_has_begun() -> None:
     drafter = CopyDrafter([Source(TEXT, "edit"), Source([70, 71, *TEXT], "prompt")], eos=7)
-    found = paths(drafter)
-    assert {(TEXT[0],), (70,)} <= found
-    assert (7,) not in found
+    drafted = paths(drafter)
+    assert {(TEXT[0],), (70,)} <= drafted
+    assert (7,) not in drafted

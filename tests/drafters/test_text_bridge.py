@@ -122,10 +122,10 @@ def test_tokens_hold_as_the_draft_up_to_their_end_does() -> None:
     row = RowContext(WORDS.encode("the cat"), SamplingOptions(), 3, 400)
     predictor = BridgedPredictor(DraftModel(Reciting(BYTES.encode(TEXT))), row, WORDS, BYTES)  # type: ignore[arg-type]
     drafted = BYTES.encode(" sat on")
-    found = predictor._in_our_tokens(drafted, [0.5] * len(drafted))
-    assert [token for token, _ in found] == list(WORDS.encode(" sat on"))
-    assert found[0][1] == pytest.approx(0.5 ** len(" sat"))
-    assert found[1][1] == pytest.approx(0.5 ** len(" on"))
+    predicted = predictor._in_our_tokens(drafted, [0.5] * len(drafted))
+    assert [token for token, _ in predicted] == list(WORDS.encode(" sat on"))
+    assert predicted[0][1] == pytest.approx(0.5 ** len(" sat"))
+    assert predicted[1][1] == pytest.approx(0.5 ** len(" on"))
 
 
 def test_the_work_of_a_draft_does_not_grow_with_the_text() -> None:

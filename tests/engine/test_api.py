@@ -185,8 +185,8 @@ def test_several_ends_of_sequence_and_what_comes_back_for_them() -> None:
     assert stopped.token_ids == free[: at + 1]
     assert (stopped.finish_reason, stopped.stop_reason) == ("stop", end)
     assert stopped.text == tiny.codec.decode(free[:at])
-    kept = tiny.generate(PROMPT, ignore_eos=True, stop_token_ids=[end], include_stop=True, max_new_tokens=20)
-    assert kept.text == tiny.codec.decode(free[: at + 1])
+    result = tiny.generate(PROMPT, ignore_eos=True, stop_token_ids=[end], include_stop=True, max_new_tokens=20)
+    assert result.text == tiny.codec.decode(free[: at + 1])
 
 
 @pytest.mark.parametrize(
@@ -270,8 +270,8 @@ def test_a_stop_string_at_every_place_ends_the_output_as_plain_decoding_does() -
             assert stop not in tiny.codec.decode(result.token_ids[:-1])
         pieces = [chunk.text for chunk in tiny.stream(PROMPT, [text], stop=stop, **options)]
         assert "".join(pieces) == results[0].text
-        kept = tiny.generate(PROMPT, stop=stop, include_stop=True, **options)
-        assert kept.text == text[: text.index(stop) + len(stop)]
+        whole = tiny.generate(PROMPT, stop=stop, include_stop=True, **options)
+        assert whole.text == text[: text.index(stop) + len(stop)]
 
 
 class AfterTokens(StoppingCriteria):
@@ -361,7 +361,7 @@ def test_equal_prompts_without_a_seed_get_outputs_of_their_own() -> None:
         tiny.generate([PROMPT] * 3, **options),
         [result for _, result in tiny.generate_each(streamed, **options) if result is not None],
         [tiny.generate(PROMPT, **options) for _ in range(3)],
-        [each.plain for each in copyspec.compare([PROMPT] * 3, model=tiny, **options)],
+        [comparison.plain for comparison in copyspec.compare([PROMPT] * 3, model=tiny, **options)],
     ):
         assert len({result.token_ids for result in results}) == len(results) == 3
         for result in results:
@@ -371,8 +371,11 @@ def test_equal_prompts_without_a_seed_get_outputs_of_their_own() -> None:
 
 
 def test_both_sides_of_a_comparison_share_drawn_seeds() -> None:
-    for each in copyspec.compare([PROMPT, CORPUS[0]], model=engine(), temperature=1.0, max_new_tokens=20):
-        assert each.plain.seed == each.copied.seed and each.plain.token_ids == each.copied.token_ids
+    for comparison in copyspec.compare([PROMPT, CORPUS[0]], model=engine(), temperature=1.0, max_new_tokens=20):
+        assert (
+            comparison.plain.seed == comparison.copied.seed
+            and comparison.plain.token_ids == comparison.copied.token_ids
+        )
 
 
 def test_samples_differ_and_the_result_is_the_first() -> None:

@@ -40,8 +40,8 @@ def test_outputs_are_those_of_plain_decoding(engine: Engine, store: Datastore, t
     for drafter in ("auto", "model", "copy", "none"):
         for batch_size in (1, 8):
             drafted = engine.generate(PROMPTS, drafter=drafter, datastore=store, batch_size=batch_size, **options)
-            assert [each.token_ids for each in drafted] == [each.token_ids for each in plain]
-        kinds = {kind for each in drafted for kind in each.stats.num_draft_tokens_per_source}
+            assert [result.token_ids for result in drafted] == [result.token_ids for result in plain]
+        kinds = {kind for result in drafted for kind in result.stats.num_draft_tokens_per_source}
         assert ("datastore" in kinds) == (drafter in ("auto", "model"))
         if drafter == "model":
             assert kinds == {"datastore"}
@@ -59,18 +59,18 @@ def test_what_stands_in_the_store_is_drafted(engine: Engine, store: Datastore) -
 
 
 def test_threads_share_a_store(engine: Engine, store: Datastore) -> None:
-    plain = [each.token_ids for each in engine.generate(PROMPTS, drafter="none", max_new_tokens=LENGTH)]
-    found: dict[int, tuple[int, ...]] = {}
+    plain = [result.token_ids for result in engine.generate(PROMPTS, drafter="none", max_new_tokens=LENGTH)]
+    outputs: dict[int, tuple[int, ...]] = {}
 
     def ask(number: int) -> None:
-        found[number] = engine.generate(PROMPTS[number % 3], datastore=store, max_new_tokens=LENGTH).token_ids
+        outputs[number] = engine.generate(PROMPTS[number % 3], datastore=store, max_new_tokens=LENGTH).token_ids
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [found[number] for number in range(6)] == [*plain, *plain]
+    assert [outputs[number] for number in range(6)] == [*plain, *plain]
 
 
 def test_another_tokenizer_is_refused(engine: Engine, tmp_path: Path) -> None:

@@ -37,13 +37,13 @@ def test_outputs_are_those_of_plain_decoding(engine: Engine, near: LlamaForCausa
     for drafter in ("auto", "model", "copy"):
         for batch_size in (1, 2, 8):
             drafted = engine.generate(prompts, drafter=drafter, draft_model=near, batch_size=batch_size, **options)
-            assert [each.token_ids for each in drafted] == [each.token_ids for each in plain]
-        spoke = sum(each.stats.num_accepted_tokens_per_source.get("model", 0) for each in drafted)
+            assert [result.token_ids for result in drafted] == [result.token_ids for result in plain]
+        spoke = sum(result.stats.num_accepted_tokens_per_source.get("model", 0) for result in drafted)
         assert (spoke > 0) == (drafter != "copy")
         if drafter == "model":
-            assert sum(each.stats.num_passes for each in drafted) < sum(each.stats.num_passes for each in plain)
-            assert {kind for each in drafted for kind in each.stats.num_draft_tokens_per_source} == {"model"}
-            assert all(not each.spans for each in drafted), "what a model drafts was copied from nowhere"
+            assert sum(result.stats.num_passes for result in drafted) < sum(result.stats.num_passes for result in plain)
+            assert {kind for result in drafted for kind in result.stats.num_draft_tokens_per_source} == {"model"}
+            assert all(not result.spans for result in drafted), "what a model drafts was copied from nowhere"
 
 
 def test_ways_to_name_a_draft_model(engine: Engine, near: LlamaForCausalLM, tmp_path: Path) -> None:
@@ -68,7 +68,9 @@ def test_a_pool_is_one_outputs_own(engine: Engine) -> None:
 
     def drafted(*prompts: str, on: Engine) -> list[tuple[object, ...]]:
         results = on.generate(list(prompts), drafter=Pool(), max_new_tokens=30, max_draft_nodes=32, ignore_eos=True)
-        return [(each.token_ids, each.stats.num_draft_tokens_per_source, each.stats.num_passes) for each in results]
+        return [
+            (result.token_ids, result.stats.num_draft_tokens_per_source, result.stats.num_passes) for result in results
+        ]
 
     mine = [PROMPT, PROMPT + " and ends"]
     fresh = tiny_engine()

@@ -208,7 +208,7 @@ def test_a_prompt_under_its_name_of_transformers_is_told() -> None:
     encoded = tiny.tokenizer("a cat", return_tensors="pt")
     said = "here it is the first argument, a prompt: give the tokenizer's encoding itself"
     with_model: dict[str, Any] = {**encoded, "model": tiny}
-    calls: list[Any] = [copyspec.generate, copyspec.compare, lambda **given: asyncio.run(agenerate(**given))]
+    calls: list[Any] = [copyspec.generate, copyspec.compare, lambda **kwargs: asyncio.run(agenerate(**kwargs))]
     for call in calls:
         with pytest.raises(TypeError, match=f"'input_ids'; {said}"):
             call(**with_model)
@@ -223,9 +223,9 @@ def test_a_prompt_under_its_name_of_transformers_is_told() -> None:
 
 @pytest.mark.parametrize("name", ModelKeywords.__annotations__)
 def test_an_engine_has_its_model_already(name: str) -> None:
-    given: dict[str, Any] = {name: "default"}
+    options: dict[str, Any] = {name: "default"}
     with pytest.raises(TypeError, match=f"unknown option {name!r}; here it is fixed: an engine is loaded with it"):
-        engine().generate("a", **given)
+        engine().generate("a", **options)
 
 
 def test_one_edited_text_for_several_prompts_is_an_error() -> None:
@@ -270,9 +270,9 @@ def test_wrong_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "model is a loaded engine: device cannot be changed" in message(ValueError, "a", device="cpu")
     model = llama(len(byte_level()))
     assert "without a name to find its tokenizer by; give tokenizer= too" in message(TypeError, "a", model=model)
-    given = {"model": model, "tokenizer": byte_level()}
+    options = {"model": model, "tokenizer": byte_level()}
     assert "dtype='float16' is given, but the model's is torch.float32" in message(
-        ValueError, "a", dtype="float16", **given
+        ValueError, "a", dtype="float16", **options
     )
 
 

@@ -30,19 +30,19 @@ def engine() -> Engine:
 
 def ends(work: Callable[[], object]) -> object:
     """Run `work` in a thread, and return what it returned or raised. Fails if it does not end."""
-    found: list[object] = []
+    outcome: list[object] = []
 
     def run() -> None:
         try:
-            found.append(work())
+            outcome.append(work())
         except BaseException as error:
-            found.append(error)
+            outcome.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(30)
-    assert found, "it waits for ever"
-    return found[0]
+    assert outcome, "it waits for ever"
+    return outcome[0]
 
 
 def test_a_dropped_call_has_no_results(engine: Engine) -> None:
@@ -133,18 +133,18 @@ async def test_a_closed_asynchronous_stream_yields_nothing_more(engine: Engine) 
     assert [chunk async for chunk in unread] == []
     await waiting.__anext__()
     with engine._lock:  # so that the reader waits
-        found: list[object] = []
-        reader = asyncio.ensure_future(_all(waiting, found))
+        received: list[object] = []
+        reader = asyncio.ensure_future(_all(waiting, received))
         await asyncio.sleep(0.05)  # it takes what was decoded before the lock
-        before = len(found)
+        before = len(received)
         await waiting.aclose()
         await asyncio.wait_for(reader, 30)
-        assert len(found) == before
+        assert len(received) == before
 
 
-async def _all(stream: AsyncChunks, found: list[object]) -> None:
+async def _all(stream: AsyncChunks, received: list[object]) -> None:
     async for chunk in stream:
-        found.append(chunk)
+        received.append(chunk)
 
 
 def test_a_timeout_counts_from_the_call(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,10 +217,10 @@ def test_an_error_between_two_looks_is_raised(engine: Engine, monkeypatch: pytes
     call, take = engine.submit(PROMPTS[0], max_new_tokens=8), Ticket.take
 
     def taken(ticket: Ticket) -> Any:
-        found = take(ticket)
+        step = take(ticket)
         if ticket is call._ticket and not ticket.is_cancelled:
             ticket.fail(ValueError("mine"))
-        return found
+        return step
 
     monkeypatch.setattr(Ticket, "take", taken)
     with pytest.raises(ValueError, match="mine"):

@@ -60,7 +60,7 @@ def test_each_call_reads_the_config_that_the_model_has_then(tiny: Engine, replac
     for changes in [{}, *CHANGES, {}]:
         config = deepcopy(original) if replaced else tiny.model.generation_config
         assert config is not None
-        for name in {name for each in CHANGES for name in each}:
+        for name in {name for names in CHANGES for name in names}:
             setattr(config, name, changes.get(name, getattr(original, name)))
         tiny.model.generation_config = config
         expected = plain(tiny)
@@ -120,7 +120,7 @@ def test_what_is_not_applied_is_told_once_for_each_config(tiny: Engine, caplog: 
         for _ in range(2):
             tiny.generate(PROMPT, max_new_tokens=2)
     warnings = [record.getMessage() for record in caplog.records if "penalty_alpha" in record.getMessage()]
-    assert warnings == [f"generation_config has penalty_alpha={each}, which is not applied" for each in (0.5, 0.7)]
+    assert warnings == [f"generation_config has penalty_alpha={value}, which is not applied" for value in (0.5, 0.7)]
 
 
 def test_tokens_that_are_added_later_are_control_tokens_then(tiny: Engine) -> None:
@@ -132,8 +132,8 @@ def test_tokens_that_are_added_later_are_control_tokens_then(tiny: Engine) -> No
     new = tokenizer.convert_tokens_to_ids("<|new|>")
     fresh = Engine(model, tokenizer)
     for prompt in ("a<|new|>b", [5, new, 6]):
-        found = tiny.generate(prompt, max_new_tokens=6, draft_model="layers:1")
-        assert found.token_ids == fresh.generate(prompt, max_new_tokens=6).token_ids
+        result = tiny.generate(prompt, max_new_tokens=6, draft_model="layers:1")
+        assert result.token_ids == fresh.generate(prompt, max_new_tokens=6).token_ids
     assert tiny.generate("a<|new|>b", max_new_tokens=4).prompt_tokens == before.prompt_tokens, "text stays text"
     assert tiny.generate([new], max_new_tokens=3, logit_bias={new: 100.0}).token_ids == (new,) * 3
 
@@ -147,8 +147,8 @@ def test_tokens_that_are_added_in_training_are_control_tokens_afterwards(tiny: E
     with pytest.raises(ValueError, match="training mode"):
         tiny.generate("a")
     model.eval()
-    found = tiny.generate("a<|new|>b", max_new_tokens=6)
-    assert found.token_ids == Engine(model, tokenizer).generate("a<|new|>b", max_new_tokens=6).token_ids
+    result = tiny.generate("a<|new|>b", max_new_tokens=6)
+    assert result.token_ids == Engine(model, tokenizer).generate("a<|new|>b", max_new_tokens=6).token_ids
 
 
 def test_a_template_that_is_set_later(tiny: Engine) -> None:

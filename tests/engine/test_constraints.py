@@ -44,12 +44,12 @@ def random_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
 def fits(value: Any, schema: dict[str, Any]) -> bool:
     """Check independently whether a value matches a schema of `random_schema`."""
     if "enum" in schema:
-        return any(value == each and type(value) is type(each) for each in schema["enum"])
+        return any(value == item and type(value) is type(item) for item in schema["enum"])
     if schema["type"] == "object":
         fields = schema["properties"]
         return set(value) == set(fields) and all(fits(value[name], fields[name]) for name in fields)
     if schema["type"] == "array":
-        return 1 <= len(value) <= 2 and all(fits(each, schema["items"]) for each in value)
+        return 1 <= len(value) <= 2 and all(fits(item, schema["items"]) for item in value)
     if schema["type"] == "string":
         return isinstance(value, str) and len(value) <= schema["maxLength"]
     if schema["type"] == "integer":
@@ -63,10 +63,10 @@ def test_schemas_give_valid_json_equal_to_plain(tiny: copyspec.Engine, seed: int
     passes = tokens = 0
     for _ in range(3):
         schema = random_schema(rng)
-        given: dict[str, Any] = {"json_schema": schema, "max_new_tokens": 200}
-        given |= rng.choice([{}, {"temperature": 1.0, "seed": seed}])
-        plain = tiny.generate("the cat sat on", drafter="none", **given)
-        result = tiny.generate("the cat sat on", **given)
+        options: dict[str, Any] = {"json_schema": schema, "max_new_tokens": 200}
+        options |= rng.choice([{}, {"temperature": 1.0, "seed": seed}])
+        plain = tiny.generate("the cat sat on", drafter="none", **options)
+        result = tiny.generate("the cat sat on", **options)
         assert result.token_ids == plain.token_ids
         assert fits(json.loads(result.text), schema), (schema, result.text)
         passes, tokens = passes + result.stats.num_passes, tokens + len(result.token_ids)
@@ -88,7 +88,7 @@ def test_batches_streams_and_the_other_forms(tiny: copyspec.Engine) -> None:
     streamed = "".join(chunk.text for chunk in tiny.generate("a", json_schema=schema, max_new_tokens=60, stream=True))
     assert streamed == results[0].text
     chosen = tiny.generate("the cat", choices=['yes, "we" can', "no", "perhaps\nnot"], temperature=1.0, n=4)
-    assert {each.text for each in chosen.samples} <= {'yes, "we" can', "no", "perhaps\nnot"}
+    assert {sample.text for sample in chosen.samples} <= {'yes, "we" can', "no", "perhaps\nnot"}
     assert tiny.generate("the cat", choices=["a\x7f\\", "a\x7f\\u"]).text in ("a\x7f\\", "a\x7f\\u")
     matched = tiny.generate("the cat", regex=r"[0-9]{3}-[a-f]{2}", max_new_tokens=20, logprobs=2)
     assert re.fullmatch(r"[0-9]{3}-[a-f]{2}", matched.text) and matched.finish_reason == "stop"
@@ -108,13 +108,15 @@ def fresh_processor(engine: copyspec.Engine, regex: str) -> Any:
 @pytest.mark.parametrize("rule", [Typical(), TopKGap()], ids=["typical", "top-k-gap"])
 def test_lossy_rules_stay_in_the_grammar(tiny: copyspec.Engine, rule: Typical | TopKGap) -> None:
     """They score several branches of a tree, and a mask of one must not follow another."""
-    given: dict[str, Any] = {"regex": "((the|a) (cat|sea) (sat|was) on ){4,9}", "max_new_tokens": 60}
+    options: dict[str, Any] = {"regex": "((the|a) (cat|sea) (sat|was) on ){4,9}", "max_new_tokens": 60}
     sampled: list[dict[str, Any]] = [{"temperature": 1.5, "seed": seed} for seed in range(6)]
     for sampling in sampled if isinstance(rule, Typical) else [{}]:
-        found = tiny.generate("the cat sat on a sea was on the sea " * 3, rule=rule, **given, **sampling)
-        processor, ids = fresh_processor(tiny, given["regex"]), torch.tensor([found.token_ids])
-        for at, token in enumerate(found.token_ids):
-            assert processor(ids[:, :at], torch.zeros(1, tiny.model.config.vocab_size))[0, token].isfinite(), found.text
+        result = tiny.generate("the cat sat on a sea was on the sea " * 3, rule=rule, **options, **sampling)
+        processor, ids = fresh_processor(tiny, options["regex"]), torch.tensor([result.token_ids])
+        for at, token in enumerate(result.token_ids):
+            assert processor(ids[:, :at], torch.zeros(1, tiny.model.config.vocab_size))[0, token].isfinite(), (
+                result.text
+            )
 
 
 def test_grammar_masks_of_branches_are_those_of_their_own_path(tiny: copyspec.Engine) -> None:

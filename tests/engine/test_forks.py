@@ -121,12 +121,12 @@ def test_children_of_a_process_whose_threads_decode() -> None:
     said = [line.split(" -> ", 1) for line in done.stdout.splitlines() if " -> " in line]
     assert [name for name, _ in said].count("generates") == 4, done.stderr
     assert [what for name, what in said if name == "generates"][:3] == ["True"] * 3
-    found = dict(said[:-1])
-    assert found["runs_parallel_loops"] == f"({2.0 * (1 << 20)}, 1)"
-    assert found["asks_the_queue"] == "True" and found["searches"] == "7"
-    assert found["reads_on"].startswith("RuntimeError this process was forked while the call waited for a worker")
-    assert found["waits_for_a_search"].startswith("RuntimeError this process was forked while a search ran")
-    assert found["waits_for_a_search_that_never_began"].startswith("CancelledError")
+    answers = dict(said[:-1])
+    assert answers["runs_parallel_loops"] == f"({2.0 * (1 << 20)}, 1)"
+    assert answers["asks_the_queue"] == "True" and answers["searches"] == "7"
+    assert answers["reads_on"].startswith("RuntimeError this process was forked while the call waited for a worker")
+    assert answers["waits_for_a_search"].startswith("RuntimeError this process was forked while a search ran")
+    assert answers["waits_for_a_search_that_never_began"].startswith("CancelledError")
     halfway = said[-1][1]
     assert halfway.startswith("RuntimeError this process was forked while another thread was decoding with 'Llama")
     assert halfway.endswith('or start processes with multiprocessing.get_context("spawn")')

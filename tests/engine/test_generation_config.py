@@ -86,8 +86,8 @@ def test_a_stop_token_of_the_call_joins_those_of_its_config(tiny: copyspec.Engin
     end = next(token for place, token in enumerate(free) if place > 4 and token > 1 and token not in free[:place])
     other = next(token for token in range(3, 50) if token not in free)
     options: dict[str, Any] = {"min_new_tokens": 2, "max_new_tokens": 30, "stop_token_ids": [other]}
-    found = tiny.generate(PROMPT, generation_config={"eos_token_id": end}, **options)
-    assert found.token_ids == free[: free.index(end) + 1]
+    result = tiny.generate(PROMPT, generation_config={"eos_token_id": end}, **options)
+    assert result.token_ids == free[: free.index(end) + 1]
 
 
 @pytest.mark.parametrize("name", ["bad_words_ids", "exponential_decay_length_penalty"])
@@ -98,8 +98,8 @@ def test_processors_see_the_stop_tokens_of_a_call_as_ends(tiny: copyspec.Engine,
     other = next(token for token in range(3, 50) if token not in free)
     settings: dict[str, Any] = {name: [[end], [other]] if name == "bad_words_ids" else (2, 1.5)}
     expected = generated(tiny, GenerationConfig(eos_token_id=[end], pad_token_id=1, max_new_tokens=30, **settings))
-    found = tiny.generate(PROMPT, max_new_tokens=30, stop_token_ids=[end], generation_config=settings)
-    assert list(found.token_ids) == expected and expected[-1] == end
+    result = tiny.generate(PROMPT, max_new_tokens=30, stop_token_ids=[end], generation_config=settings)
+    assert list(result.token_ids) == expected and expected[-1] == end
 
 
 def test_own_processors_take_the_place_of_those_of_the_config(tiny: copyspec.Engine) -> None:
@@ -110,8 +110,8 @@ def test_own_processors_take_the_place_of_those_of_the_config(tiny: copyspec.Eng
         ids, attention_mask=torch.ones_like(ids), generation_config=config, logits_processor=LogitsProcessorList(own)
     )[0, ids.shape[1] :].tolist()
     assert list(tiny.generate(PROMPT, generation_config=config, logits_processor=own).token_ids) == expected
-    given = tiny.generate(PROMPT, max_new_tokens=30, repetition_penalty=1.1, logits_processor=own)
-    assert list(given.token_ids) == expected
+    result = tiny.generate(PROMPT, max_new_tokens=30, repetition_penalty=1.1, logits_processor=own)
+    assert list(result.token_ids) == expected
     limit: Any = MaxTimeCriteria(3600.0)
     assert list(tiny.generate(PROMPT, max_new_tokens=9, max_time=1e-9, stopping_criteria=limit).token_ids) == list(
         tiny.generate(PROMPT, max_new_tokens=9).token_ids
@@ -138,25 +138,25 @@ def test_criteria_and_strings_take_the_places_of_those_of_the_config(tiny: copys
     ):
         tiny.model.generation_config = GenerationConfig(**base | settings)
         assert theirs(max_new_tokens=30) == tiny.generate(MARKED, max_new_tokens=30).token_ids == free[: first + 1]
-        found = tiny.generate(MARKED, max_new_tokens=30, stopping_criteria=[criterion])
-        assert found.token_ids == theirs(criterion, max_new_tokens=30) == free[: last + 1]
-        assert found.stop_reason == type(criterion).__name__
-    found = tiny.generate(MARKED, max_new_tokens=30, stop=[texts[last]])
-    assert found.token_ids == theirs(max_new_tokens=30, stop_strings=[texts[last]]) == free[: last + 1]
+        result = tiny.generate(MARKED, max_new_tokens=30, stopping_criteria=[criterion])
+        assert result.token_ids == theirs(criterion, max_new_tokens=30) == free[: last + 1]
+        assert result.stop_reason == type(criterion).__name__
+    result = tiny.generate(MARKED, max_new_tokens=30, stop=[texts[last]])
+    assert result.token_ids == theirs(max_new_tokens=30, stop_strings=[texts[last]]) == free[: last + 1]
     tiny.model.generation_config = GenerationConfig(**base, max_length=ids.shape[1] + 4)
     assert len(theirs()) == len(tiny.generate(MARKED).token_ids) == 4
-    found = tiny.generate(MARKED, stopping_criteria=[MaxLengthCriteria(60)])
-    assert found.token_ids == theirs(MaxLengthCriteria(60)) and found.prompt_tokens + len(found.token_ids) == 60
+    result = tiny.generate(MARKED, stopping_criteria=[MaxLengthCriteria(60)])
+    assert result.token_ids == theirs(MaxLengthCriteria(60)) and result.prompt_tokens + len(result.token_ids) == 60
 
 
 def test_a_changed_config_of_the_model_leaves_that_of_a_call_alone(tiny: copyspec.Engine) -> None:
     config, options = tiny.model.generation_config, {"ignore_eos": True}
-    for given, later in (({"max_new_tokens": 5}, 9), ({"repetition_penalty": 1.8, "max_new_tokens": 20}, 1.0)):
-        for name, value in given.items():
+    for settings, later in (({"max_new_tokens": 5}, 9), ({"repetition_penalty": 1.8, "max_new_tokens": 20}, 1.0)):
+        for name, value in settings.items():
             setattr(config, name, value)
         before = tiny.generate(PROMPT, **options).token_ids
-        setattr(config, next(iter(given)), later)
-        assert tiny.generate(PROMPT, generation_config=given, **options).token_ids == before
+        setattr(config, next(iter(settings)), later)
+        assert tiny.generate(PROMPT, generation_config=settings, **options).token_ids == before
         assert tiny.generate(PROMPT, **options).token_ids != before
 
 
@@ -203,8 +203,8 @@ def test_min_new_tokens_takes_the_place_of_min_length(monkeypatch: pytest.Monkey
     monkeypatch.setattr(model, "generation_config", GenerationConfig(**base, eos_token_id=end, min_length=12))
     lengths = []
     for least in (None, 0, 3):
-        given = torch.tensor([ids])
-        expected = model.generate(given, attention_mask=torch.ones_like(given), min_new_tokens=least)[0, 1:].tolist()
+        prompt = torch.tensor([ids])
+        expected = model.generate(prompt, attention_mask=torch.ones_like(prompt), min_new_tokens=least)[0, 1:].tolist()
         assert list(engine.generate(ids, min_new_tokens=least).token_ids) == expected
         lengths.append(len(expected))
     assert lengths[1] <= 5 < lengths[0]
@@ -220,8 +220,8 @@ def test_stop_strings_of_a_model_that_is_decoded_plainly() -> None:
     ids = torch.tensor([byte_level()(MARKED)["input_ids"]])
     output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, tokenizer=byte_level())
     config.token_healing = True  # is not applied, and would change the prompt
-    found = engine.generate(MARKED, max_new_tokens=20)
-    assert list(found.token_ids) == output[0, ids.shape[1] :].tolist() and len(found.token_ids) <= 3
+    result = engine.generate(MARKED, max_new_tokens=20)
+    assert list(result.token_ids) == output[0, ids.shape[1] :].tolist() and len(result.token_ids) <= 3
 
 
 def test_a_repetition_penalty_comes_after_biases_however_it_is_given(tiny: copyspec.Engine) -> None:
@@ -229,19 +229,19 @@ def test_a_repetition_penalty_comes_after_biases_however_it_is_given(tiny: copys
         config = GenerationConfig(eos_token_id=1, pad_token_id=1, max_new_tokens=30, repetition_penalty=1.7, **first)  # type: ignore[arg-type]
         expected = generated(tiny, config)
         assert list(tiny.generate(PROMPT, generation_config=config).token_ids) == expected
-        found = tiny.generate(PROMPT, repetition_penalty=1.7, max_new_tokens=30, generation_config=first)  # type: ignore[call-overload]
-        assert list(found.token_ids) == expected
+        result = tiny.generate(PROMPT, repetition_penalty=1.7, max_new_tokens=30, generation_config=first)  # type: ignore[call-overload]
+        assert list(result.token_ids) == expected
 
 
 def test_sampling_of_the_config_is_followed(tiny: copyspec.Engine, caplog: pytest.LogCaptureFixture) -> None:
     options: dict[str, Any] = {"seed": 3, "max_new_tokens": 20}
-    given = tiny.generate(PROMPT, temperature=0.7, top_p=0.9, top_k=50, **options)
+    result = tiny.generate(PROMPT, temperature=0.7, top_p=0.9, top_k=50, **options)
     tiny.model.generation_config.do_sample = True
     tiny.model.generation_config.temperature, tiny.model.generation_config.top_p = 0.7, 0.9
     with caplog.at_level(logging.INFO, "copyspec"):
         tiny.generate(PROMPT, **options)
         followed = tiny.generate(PROMPT, **options)
-    assert followed.token_ids == given.token_ids
+    assert followed.token_ids == result.token_ids
     assert [record.getMessage() for record in caplog.records] == [
         "following the generation_config: temperature=0.7, top_k=50, top_p=0.9"
     ]
@@ -320,8 +320,8 @@ def test_lists_have_one_value_per_prompt(tiny: copyspec.Engine) -> None:
         tiny.generate(PROMPT, temperature=temperature, seed=seed, max_new_tokens=limit, ignore_eos=True)
         for temperature, seed, limit in ((0.0, 0, 5), (0.9, 4, 12), (0.9, 5, 20))
     ]
-    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
-    assert [each.seed for each in together] == [each.seed for each in alone]
+    assert [result.token_ids for result in together] == [result.token_ids for result in alone]
+    assert [result.seed for result in together] == [result.seed for result in alone]
     with pytest.raises(ValueError, match="seed holds 2 values for 1 prompt; give one value for all"):
         tiny.generate(PROMPT, temperature=1.0, seed=[1, 2])
     with pytest.raises(ValueError, match="temperature must be a number at least"):
@@ -383,8 +383,8 @@ def test_what_is_not_applied_is_told_once(
     with caplog.at_level(logging.WARNING, "copyspec"):
         for _ in range(2):
             tiny.generate(PROMPT, max_new_tokens=2, **options)
-    found = [record.getMessage() for record in caplog.records]
-    assert found == ([f"generation_config has {warns}, which is not applied"] if warns else [])
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ([f"generation_config has {warns}, which is not applied"] if warns else [])
 
 
 @pytest.mark.parametrize(
@@ -405,10 +405,10 @@ def test_what_is_not_applied_is_refused_in_the_config_of_a_call(
     assert own is not None
     name, value = next(iter(settings.items()))
     said = f"leave this setting out: the call's generation_config has {name}={value!r}"
-    for given in (settings, GenerationConfig(**settings)):
+    for config in (settings, GenerationConfig(**settings)):
         for _ in range(2):
             with pytest.raises(ValueError, match=said):
-                tiny.generate(PROMPT, generation_config=given, max_new_tokens=2)
+                tiny.generate(PROMPT, generation_config=config, max_new_tokens=2)
     for changed, setting in settings.items():
         setattr(own, changed, setting)
     copied = deepcopy(own)
@@ -449,8 +449,8 @@ def test_several_end_tokens_in_any_form(tiny: copyspec.Engine, kind: Callable[[l
     for ends in ([unused[0], end], unused[:2], [unused[0], end]):
         tiny.model.generation_config.eos_token_id = kind(ends)
         for _ in range(2):
-            found = tiny.generate(PROMPT, max_new_tokens=30).token_ids
-            assert found == (free[: free.index(end) + 1] if end in ends else free)
+            tokens = tiny.generate(PROMPT, max_new_tokens=30).token_ids
+            assert tokens == (free[: free.index(end) + 1] if end in ends else free)
 
 
 def test_no_setting_that_makes_a_processor_is_overlooked() -> None:

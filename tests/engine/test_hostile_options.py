@@ -37,11 +37,11 @@ def test_no_wrong_value_is_a_fault(called: str) -> None:
     engine = copyspec.load("default", dtype="float32")
     call, names = options.calls(engine)[called]
     values = {name: options.values()[name] for name in FEW}
-    kept = names if called != "compare" else ("references", "prompt", "batch_size", "chat", "timeout")
-    for name in kept:
+    wanted = names if called != "compare" else ("references", "prompt", "batch_size", "chat", "timeout")
+    for name in wanted:
         for shown, value in values.items():
-            found = options.fault(lambda name=name, value=value: call(**{name: value}), name, value)  # type: ignore[misc]
-            assert found is None, f"{called}({name}={shown}): {found}"
+            wrong = options.fault(lambda name=name, value=value: call(**{name: value}), name, value)  # type: ignore[misc]
+            assert wrong is None, f"{called}({name}={shown}): {wrong}"
 
 
 @pytest.mark.parametrize(

@@ -128,9 +128,9 @@ def stepwise(engine: Engine) -> tuple[int, ...]:
 def test_an_interrupt_between_entering_and_leaving(decode: Callable[[Engine], tuple[int, ...]], attention: str) -> None:
     engine = tiny_engine()
     engine.model.config._attn_implementation_internal = attention  # passes swap the second one, which has no masks
-    held: list[BaseException] = []
+    errors: list[BaseException] = []
     # A notebook keeps the last error. Its frames and their contexts may be freed in the middle of a later pass.
-    engine.model.register_forward_pre_hook(lambda *_: held.clear())
+    engine.model.register_forward_pre_hook(lambda *_: errors.clear())
 
     expected, number, before = decode(engine), 0, sys.gettrace()
     decode(engine)  # everything that is created once exists now
@@ -143,13 +143,13 @@ def test_an_interrupt_between_entering_and_leaving(decode: Callable[[Engine], tu
                 decode(engine)
                 break
             except KeyboardInterrupt as error:
-                held.append(error)
+                errors.append(error)
             finally:
                 sys.settrace(before)
             assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled()
             assert {name: sorted(vars(module)) for name, module in engine.model.named_modules()} == attributes
             assert engine.model.config._attn_implementation == attention
-            assert decode(engine) == expected and not held
+            assert decode(engine) == expected and not errors
     finally:
         sys.settrace(before)
     assert number > 10 and interrupt.left > 0

@@ -95,7 +95,7 @@ def test_what_is_dropped_is_counted(engine: Any, text: str) -> None:
     options = check_options({"logits_processor": Says(engine, text), "max_new_tokens": 12})
     (comparison,) = compare_jobs(engine, chat, None, options)
     for run in comparison.runs:
-        assert "".join(each.text for each in run.landings) == run.result.text == text.removeprefix(" ")
+        assert "".join(landing.text for landing in run.landings) == run.result.text == text.removeprefix(" ")
 
 
 @pytest.mark.usefixtures("steady_drafts")
@@ -103,9 +103,9 @@ def test_places_in_the_text_move_with_it(engine: Any) -> None:
     chat = [{"role": "user", "content": "Where?"}]
     source = "I know. The cat sat on the mat. Yes."
     result = engine.generate(chat, [source], logits_processor=Says(engine, TEXT))
-    (span,) = [each for each in result.spans if each.place.kind == "reference"]
+    (span,) = [span for span in result.spans if span.place.kind == "reference"]
     place = span.place
     assert place.start_char is not None and place.end_char is not None
     assert result.text[span.start_char : span.end_char] == source[place.start_char : place.end_char].strip()
-    (piece,) = (each for each in result.provenance().pieces if each.end - each.start > 8)
+    (piece,) = (piece for piece in result.provenance().pieces if piece.end - piece.start > 8)
     assert result.text[piece.start : piece.end] == result.text[span.start_char : span.end_char]

@@ -70,12 +70,12 @@ def test_a_set_holds_what_is_in_use() -> None:
 
 
 def adding(add: Callable[[], object]) -> Callable[[], None]:
-    kept: list[object] = []
+    results: list[object] = []
 
     def work() -> None:
-        kept.append(add())
-        if len(kept) > 50:
-            kept.clear()
+        results.append(add())
+        if len(results) > 50:
+            results.clear()
 
     return work
 

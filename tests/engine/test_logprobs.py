@@ -24,17 +24,19 @@ def tiny() -> copyspec.Engine:
 
 @pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.3}, {"temperature": 0.8, "top_k": 9, "seed": 2}])
 def test_against_plain_decoding(tiny: copyspec.Engine, options: dict[str, Any]) -> None:
-    given = {"logprobs": 3, "max_new_tokens": 30, "ignore_eos": True, **options}
-    drafted = tiny.generate([PROMPT] * 2, [PROMPT], **given)
-    plain = tiny.generate(PROMPT, drafter="none", **given)
-    without = tiny.generate(PROMPT, [PROMPT], **{**given, "logprobs": None})
+    settings = {"logprobs": 3, "max_new_tokens": 30, "ignore_eos": True, **options}
+    drafted = tiny.generate([PROMPT] * 2, [PROMPT], **settings)
+    plain = tiny.generate(PROMPT, drafter="none", **settings)
+    without = tiny.generate(PROMPT, [PROMPT], **{**settings, "logprobs": None})
     assert plain.token_ids == without.token_ids and without.logprobs == ()
     for result in drafted:
-        assert result.token_ids == plain.token_ids == tuple(each.token_id for each in result.logprobs)
+        assert result.token_ids == plain.token_ids == tuple(logprob.token_id for logprob in result.logprobs)
         for one, other in zip(result.logprobs, plain.logprobs, strict=True):
             assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
             assert len(one.top) == 3 and one.top[0].logprob >= one.logprob - 1e-6
-            assert [each.logprob for each in one.top] == pytest.approx([each.logprob for each in other.top], abs=1e-4)
+            assert [token.logprob for token in one.top] == pytest.approx(
+                [token.logprob for token in other.top], abs=1e-4
+            )
 
 
 def test_against_transformers(tiny: copyspec.Engine) -> None:
@@ -48,19 +50,19 @@ def test_against_transformers(tiny: copyspec.Engine) -> None:
     for one, scores in zip(result.logprobs, output.scores, strict=True):
         expected = scores[0].float().log_softmax(-1)
         assert one.logprob == pytest.approx(float(expected[one.token_id]), abs=1e-4)
-        assert [each.token_id for each in one.top] == expected.topk(2).indices.tolist()
+        assert [token.token_id for token in one.top] == expected.topk(2).indices.tolist()
 
 
 def test_streams_and_dictionaries(tiny: copyspec.Engine) -> None:
     whole = tiny.generate(PROMPT, logprobs=1, max_new_tokens=12)
     chunks = list(tiny.generate(PROMPT, logprobs=1, max_new_tokens=12, stream=True))
-    streamed = [each.token_id for chunk in chunks for each in chunk.logprobs]
-    assert streamed == [each.token_id for each in whole.logprobs] == list(whole.token_ids)
+    streamed = [logprob.token_id for chunk in chunks for logprob in chunk.logprobs]
+    assert streamed == [logprob.token_id for logprob in whole.logprobs] == list(whole.token_ids)
     assert all(len(chunk.logprobs) == len(chunk.token_ids) for chunk in chunks)
     loaded = json.loads(json.dumps(whole.to_dict()))
     assert loaded["logprobs"][0]["top"][0].keys() == {"token_id", "token", "logprob", "top"}
     sampled = tiny.generate(PROMPT, n=2, temperature=1.0, max_new_tokens=4)
-    assert [each["text"] for each in sampled.to_dict()["samples"]] == [each.text for each in sampled.samples]  # type: ignore[attr-defined]
+    assert [sample["text"] for sample in sampled.to_dict()["samples"]] == [sample.text for sample in sampled.samples]  # type: ignore[attr-defined]
 
 
 def test_wrong_numbers(tiny: copyspec.Engine) -> None:
@@ -87,5 +89,5 @@ def test_a_caller_reads_while_the_next_token_is_decoded(monkeypatch: pytest.Monk
     recorder(torch.tensor([[0]]), scores)
     recorder(torch.tensor([[0, 2]]), scores)
     reader.join()
-    assert [each.token_id for each in taken] == [2]
+    assert [logprob.token_id for logprob in taken] == [2]
     assert taken[0].logprob == pytest.approx(float(scores[0].log_softmax(-1)[2]))

@@ -43,8 +43,8 @@ def test_bounds_hold_and_counts_agree(entries: list[tuple[str, str]]) -> None:
     cache = OutputCache("a", max_entries=5, max_characters=40)
     for prompt, output in entries:
         cache.add(prompt, output)
-    kept = [(prompt, output) for output, (prompt, _) in cache._entries.items()]
-    assert len(cache) <= 5 and cache.characters == sum(len(p) + len(o) for p, o in kept) <= 40
+    pairs = [(prompt, output) for output, (prompt, _) in cache._entries.items()]
+    assert len(cache) <= 5 and cache.characters == sum(len(p) + len(o) for p, o in pairs) <= 40
     assert cache._holders == {
         word: sum(word in words for _, words in cache._entries.values()) for word in cache._holders
     }
@@ -54,7 +54,7 @@ def test_bounds_hold_and_counts_agree(entries: list[tuple[str, str]]) -> None:
             wanted.pop(output, None)
             wanted[output] = prompt
     latest = [(prompt, output) for output, prompt in wanted.items()]
-    assert kept == latest[len(latest) - len(kept) :]
+    assert pairs == latest[len(latest) - len(pairs) :]
 
 
 def test_what_is_used_stays() -> None:

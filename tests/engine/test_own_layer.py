@@ -39,18 +39,18 @@ def written(folder: Path, changes: dict[str, torch.Tensor | None] | None = None)
 
 
 def heads(results: list[Result]) -> int:
-    return sum(each.stats.num_draft_tokens_per_source.get("heads", 0) for each in results)
+    return sum(result.stats.num_draft_tokens_per_source.get("heads", 0) for result in results)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_it_drafts_unasked(temperature: float, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     engine = copyspec.load(folder, device="cpu")
     options = {"max_new_tokens": 20, "temperature": temperature, "seed": 1, "ignore_eos": True}
-    plain = [each.token_ids for each in engine.generate(PROMPTS, drafter="none", **options)]
+    plain = [result.token_ids for result in engine.generate(PROMPTS, drafter="none", **options)]
     with caplog.at_level(logging.INFO):
         for batch_size in (1, 3):
             drafted = engine.generate(PROMPTS, batch_size=batch_size, **options)
-            assert [each.token_ids for each in drafted] == plain and heads(drafted)
+            assert [result.token_ids for result in drafted] == plain and heads(drafted)
     assert sum(SAYS in record.message for record in caplog.records) == 1
     for others in ({"drafter": "copy"}, {"draft_model": "layers:1"}, {"rule": MultiStep()}):
         assert not heads(engine.generate(PROMPTS, **{**options, **others, "temperature": max(temperature, 0.1)}))
@@ -62,10 +62,10 @@ def test_it_drafts_unasked(temperature: float, folder: Path, caplog: pytest.LogC
 def test_it_drafts_by_name(folder: Path) -> None:
     engine = copyspec.load(folder, device="cpu")
     options = {"max_new_tokens": 20, "ignore_eos": True}
-    plain = [each.token_ids for each in engine.generate(PROMPTS, drafter="none", **options)]
+    plain = [result.token_ids for result in engine.generate(PROMPTS, drafter="none", **options)]
     for chosen in ({"draft_model": "mtp", "drafter": "model"}, {"draft_model": ["mtp", "layers:1"]}):
         drafted = engine.generate(PROMPTS, **options, **chosen)
-        assert [each.token_ids for each in drafted] == plain and heads(drafted)
+        assert [result.token_ids for result in drafted] == plain and heads(drafted)
     with pytest.raises(ValueError, match="the model of rule= is 'mtp', which is none"):
         engine.generate(PROMPTS, rule=Contrast("mtp"))
 
@@ -102,14 +102,14 @@ def test_an_error_of_a_layer_that_nobody_asked_for_ends_its_drafts_alone(
         raise torch.OutOfMemoryError("no memory")
 
     plain = [
-        each.token_ids
-        for each in copyspec.load(folder, device="cpu").generate(PROMPTS, max_new_tokens=8, drafter="copy")
+        result.token_ids
+        for result in copyspec.load(folder, device="cpu").generate(PROMPTS, max_new_tokens=8, drafter="copy")
     ]
     monkeypatch.setattr(HeadsPredictor, where, broken)
     engine = copyspec.load(folder, device="cpu")
     engine._drafting.unasked = None  # loaded engines are kept
     for _ in range(2):
-        assert [each.token_ids for each in engine.generate(PROMPTS, max_new_tokens=8)] == plain
+        assert [result.token_ids for result in engine.generate(PROMPTS, max_new_tokens=8)] == plain
     assert sum("does not draft: no memory" in record.getMessage() for record in caplog.records) == 1
     with pytest.raises(torch.OutOfMemoryError):
         engine.generate(PROMPTS, max_new_tokens=8, draft_model="mtp")

@@ -99,7 +99,7 @@ def test_a_bias_that_forbids_all_tokens(engine: Engine, options: dict[str, Any])
 def test_an_endless_bias_picks_its_token(engine: Engine, bias: float, options: dict[str, Any]) -> None:
     result = engine.generate("the cat", logit_bias={9: bias}, max_new_tokens=3, **options)
     assert list(result.token_ids) == [9, 9, 9]
-    assert [each.logprob for each in result.logprobs or ()] == [0.0] * (3 if "logprobs" in options else 0)
+    assert [logprob.logprob for logprob in result.logprobs or ()] == [0.0] * (3 if "logprobs" in options else 0)
 
 
 @pytest.mark.parametrize("limit", [10**13, 2**63 - 1])
@@ -135,10 +135,10 @@ def test_processors_are_told_the_row_that_generate_gives_them(engine: Engine) ->
     expected = engine.model.generate(
         ids, attention_mask=torch.ones_like(ids), prefix_allowed_tokens_fn=allowed, max_new_tokens=6, pad_token_id=1
     )
-    found: Any = engine.generate(prompts, logits_processor=processor, max_new_tokens=6)
-    assert [list(result.token_ids) for result in found] == expected[:, 3:].tolist()
+    results: Any = engine.generate(prompts, logits_processor=processor, max_new_tokens=6)
+    assert [list(result.token_ids) for result in results] == expected[:, 3:].tolist()
     sampled: Any = engine.generate(prompts, logits_processor=processor, n=2, temperature=1.0, max_new_tokens=3)
-    assert [min(each.token_ids) // 10 for result in sampled for each in result.samples] == [6, 7, 8, 9]
+    assert [min(sample.token_ids) // 10 for result in sampled for sample in result.samples] == [6, 7, 8, 9]
 
 
 def test_a_processor_with_a_state_of_the_batch_is_refused_for_several_rows(engine: Engine) -> None:

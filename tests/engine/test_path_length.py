@@ -90,7 +90,7 @@ def files(functions: set[Function]) -> set[str]:
 
 
 def drafter(functions: set[Function]) -> set[Function]:
-    return {each for each in functions if each[0].startswith("drafters")}
+    return {function for function in functions if function[0].startswith("drafters")}
 
 
 @pytest.mark.skipif(native_module.COMPILED is None or COMPILED is None, reason="counts the compiled path")
@@ -118,8 +118,8 @@ def test_functions_on_the_way(
     monkeypatch.setattr(api._STATE, "registry", api.Registry())
     engine, clock = copyspec.load(), Clock()
     engine._costs.clock = clock
-    for each in ("perf_counter", "thread_time"):
-        monkeypatch.setattr(threads, each, clock)
+    for name in ("perf_counter", "thread_time"):
+        monkeypatch.setattr(threads, name, clock)
     passes = Passes(clock)
     with passes.counted(engine.model):
         generate(OTHER)
@@ -127,6 +127,10 @@ def test_functions_on_the_way(
         generate(TEXT)
     before, *rest, _ = passes.segments
     assert rest
-    found = (len(before), len(files(before))), max(map(len, rest)), max(len(each - drafter(each)) for each in rest)
-    assert found[0] <= first and found[0][1] <= first[1], sorted(before)
-    assert found[1] <= between and found[2] <= outside, max(map(sorted, rest), key=len)
+    counts = (
+        (len(before), len(files(before))),
+        max(map(len, rest)),
+        max(len(functions - drafter(functions)) for functions in rest),
+    )
+    assert counts[0] <= first and counts[0][1] <= first[1], sorted(before)
+    assert counts[1] <= between and counts[2] <= outside, max(map(sorted, rest), key=len)

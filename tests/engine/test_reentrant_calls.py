@@ -90,7 +90,7 @@ def test_a_pass_may_call_another_engine_of_its_model() -> None:
     own = model()
     first, second = Engine(own, byte_level()), Engine(own, byte_level())
     expected, stop = ids(second), threading.Event()
-    found: list[list[int]] = []
+    outputs: list[list[int]] = []
 
     def busy() -> None:
         while not stop.is_set():
@@ -99,7 +99,7 @@ def test_a_pass_may_call_another_engine_of_its_model() -> None:
     calling = threading.Thread(target=busy, daemon=True)
     calling.start()
     for _ in range(10):
-        thread, _ = in_a_pass(first, lambda: found.append(ids(second)))
+        thread, _ = in_a_pass(first, lambda: outputs.append(ids(second)))
         assert ends(thread)
     stop.set()
     seconds: list[float] = []
@@ -113,7 +113,7 @@ def test_a_pass_may_call_another_engine_of_its_model() -> None:
         thread, _ = in_a_pass(first, timed)
         assert ends(thread)
     assert min(seconds) < CLOSE_SECONDS, "it does not wait for itself"
-    assert ends(calling) and found == [expected] * 10
+    assert ends(calling) and outputs == [expected] * 10
 
 
 def test_the_garbage_collector_waits_for_no_pass() -> None:

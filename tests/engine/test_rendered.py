@@ -71,14 +71,14 @@ def test_control_tokens_of_any_text_are_read_as_the_tokenizer_reads_them(around:
         begin = "<s>" * (around.startswith("<s>") and not text.startswith("<s>"))
         end = "</s>" * (around.endswith("</s>") and not text.endswith("</s>"))
         wanted = tokenizer(begin + text + end, add_special_tokens=False)["input_ids"]
-        found = engine.codec.encode_parsed(text)
-        assert (found is None) == (text in ("plain", "a < b | c"))
+        encoded = engine.codec.encode_parsed(text)
+        assert (encoded is None) == (text in ("plain", "a < b | c"))
         result = engine.generate(text, rendered="auto", max_new_tokens=4)
         assert result.token_ids == engine.generate(wanted, max_new_tokens=4).token_ids
         assert result.prompt_tokens == len(wanted)
-        if found is not None and found.offsets is not None:
-            assert len(found.offsets()) == len(found.ids)
-    as_chat = [engine.generate(CHAT, rendered=each, max_new_tokens=4).token_ids for each in (False, "auto")]
+        if encoded is not None and encoded.offsets is not None:
+            assert len(encoded.offsets()) == len(encoded.ids)
+    as_chat = [engine.generate(CHAT, rendered=rendered, max_new_tokens=4).token_ids for rendered in (False, "auto")]
     assert as_chat[0] == as_chat[1]
 
 
@@ -89,8 +89,8 @@ def test_a_tokenizer_that_writes_the_template_adds_none_to_what_begins_with_a_co
     ids = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True)["input_ids"]
     assert engine.generate(shown, rendered="auto", max_new_tokens=4).prompt_tokens == len(ids)
     text = "write about </s> and <s>"
-    as_text, found = (engine.generate(text, rendered=given, max_new_tokens=4) for given in (False, "auto"))
-    assert found.token_ids == as_text.token_ids and found.prompt_tokens == as_text.prompt_tokens
+    as_text, result = (engine.generate(text, rendered=rendered, max_new_tokens=4) for rendered in (False, "auto"))
+    assert result.token_ids == as_text.token_ids and result.prompt_tokens == as_text.prompt_tokens
 
 
 def test_encodings_are_prompts_without_their_padding(tiny: copyspec.Engine) -> None:
@@ -100,8 +100,8 @@ def test_encodings_are_prompts_without_their_padding(tiny: copyspec.Engine) -> N
     assert tiny.generate(one, max_new_tokens=8).token_ids == wanted[0].token_ids
     for side in ("left", "right"):
         both = tiny.tokenizer(texts, return_tensors="pt", padding=True, padding_side=side)
-        for given in (both, dict(both), BatchEncoding({name: value.tolist() for name, value in both.items()})):
-            results = tiny.generate(given, max_new_tokens=8)  # type: ignore[call-overload]
+        for encoding in (both, dict(both), BatchEncoding({name: value.tolist() for name, value in both.items()})):
+            results = tiny.generate(encoding, max_new_tokens=8)  # type: ignore[call-overload]
             assert [result.token_ids for result in results] == [result.token_ids for result in wanted]
             assert [result.prompt_tokens for result in results] == [result.prompt_tokens for result in wanted]
     mixed = tiny.generate([texts[0], {"input_ids": both["input_ids"][1][:7]}], max_new_tokens=2)  # type: ignore[call-overload]
@@ -113,8 +113,8 @@ def test_encodings_of_more_than_text_are_refused(tiny: copyspec.Engine) -> None:
     zeros = [0] * len(ids)
     known = {"token_type_ids": zeros, "mm_token_type_ids": torch.tensor(zeros), "offset_mapping": [(0, 1)] * len(ids)}
     wanted = tiny.generate(ids, max_new_tokens=4)
-    found = tiny.generate({"input_ids": ids, "pixel_values": None, **known}, max_new_tokens=4)  # type: ignore[call-overload]
-    assert found.token_ids == wanted.token_ids
+    result = tiny.generate({"input_ids": ids, "pixel_values": None, **known}, max_new_tokens=4)  # type: ignore[call-overload]
+    assert result.token_ids == wanted.token_ids
     for name, value in (
         ("pixel_values", torch.zeros(1, 3, 2, 2)),
         ("input_features", [[0.5]]),
@@ -133,14 +133,14 @@ def test_padding_without_a_mask_is_what_generate_takes_for_it(monkeypatch: pytes
     engine: Any = copyspec.Engine(model, byte_level())
     rows = torch.tensor([[2, 2, 40, 41, 42], [50, 51, 52, 53, 54]])
     expected = model.generate(rows, max_new_tokens=8)[:, 5:].tolist()
-    for given in (rows, rows.numpy(), {"input_ids": rows}, [{"input_ids": row} for row in rows]):
-        found = engine.generate(given, max_new_tokens=8)
-        assert [list(result.token_ids) for result in found] == expected
-        assert [result.prompt_tokens for result in found] == [3, 5]
+    for padded in (rows, rows.numpy(), {"input_ids": rows}, [{"input_ids": row} for row in rows]):
+        results = engine.generate(padded, max_new_tokens=8)
+        assert [list(result.token_ids) for result in results] == expected
+        assert [result.prompt_tokens for result in results] == [3, 5]
     shown = {"input_ids": rows, "attention_mask": torch.ones_like(rows)}
-    for given, config in ((rows.tolist(), {}), (shown, {}), (rows, {"eos_token_id": [1, 2]})):
-        found = engine.generate(given, generation_config=config, max_new_tokens=1)
-        assert [result.prompt_tokens for result in found] == [5, 5]
+    for padded, config in ((rows.tolist(), {}), (shown, {}), (rows, {"eos_token_id": [1, 2]})):
+        results = engine.generate(padded, generation_config=config, max_new_tokens=1)
+        assert [result.prompt_tokens for result in results] == [5, 5]
     for ids, place in (([40, 2, 41], "between others"), ([2, 2], "alone")):
         with pytest.raises(ValueError, match=f"prompt 0 holds the padding token 2 {place}, and generate would hide it"):
             engine.generate(torch.tensor([ids]))
@@ -151,9 +151,9 @@ def test_an_encoder_reads_padding_without_a_mask_as_in_generate() -> None:
     assert model.generation_config is not None and model.generation_config.pad_token_id == 0
     expected = model.generate(ids, max_new_tokens=8)[0, 1:].tolist()
     engine: Any = copyspec.Engine(model, byte_level())
-    for given in (ids, {"input_ids": ids}):
-        (found,) = engine.generate(given, max_new_tokens=8)
-        assert found.prompt_tokens == 5 and list(found.token_ids) == expected
+    for sequence in (ids, {"input_ids": ids}):
+        (result,) = engine.generate(sequence, max_new_tokens=8)
+        assert result.prompt_tokens == 5 and list(result.token_ids) == expected
 
 
 def test_masks_that_hide_more_than_padding(tiny: copyspec.Engine) -> None:

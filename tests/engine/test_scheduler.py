@@ -182,7 +182,7 @@ def test_a_request_that_waits_is_never_started_after_it_was_given_up(callers: Ca
 
 def test_an_interrupt_before_a_step_waits_for_the_model_without_the_queue(callers: Callers) -> None:
     """The dropped batch is closed under the model's lock, whose holder may need the scheduler's lock."""
-    stream, failing, held = callers.stream(PROMPTS[0]), threading.Event(), threading.Event()
+    stream, failing, paused = callers.stream(PROMPTS[0]), threading.Event(), threading.Event()
     next(stream)
 
     class Interrupted:
@@ -197,7 +197,7 @@ def test_an_interrupt_before_a_step_waits_for_the_model_without_the_queue(caller
 
     def hold() -> None:
         with callers.engine._lock:
-            held.set()
+            paused.set()
             failing.wait()
             time.sleep(0.05)
             with callers.engine.scheduler._lock:
@@ -205,7 +205,7 @@ def test_an_interrupt_before_a_step_waits_for_the_model_without_the_queue(caller
 
     holder = threading.Thread(target=hold, daemon=True)
     holder.start()
-    held.wait()
+    paused.wait()
     (lane,) = callers.engine.scheduler._lanes.values()
     assert lane.steps is not None
     lane.steps = Interrupted(lane.steps)  # type: ignore[assignment]
@@ -282,7 +282,7 @@ def six_threads(callers: Callers) -> list[str]:
         ):  # until all have been submitted, since on a busy machine threads start long after each other
             asked = [pool.submit(callers.texts, prompt) for prompt in PROMPTS[:6]]
             until(lambda: callers.waiting + callers.running == 6)
-        return [each.result()[0] for each in asked]
+        return [call.result()[0] for call in asked]
 
 
 def six_streams(callers: Callers) -> list[str]:
@@ -680,9 +680,9 @@ def test_passes_run_under_the_autocast_of_their_caller_in_any_thread(engine: Eng
     for calls in ([True], [False], [True, True], [False, False], [True, False]):
         del seen[:]
         with torch.autocast("cpu", torch.bfloat16, enabled=not calls[0]):  # of the thread that waits, not of the call
-            for each in [call(autocast=each) for each in calls]:
-                each.results()
-        assert sorted(each for each, _ in seen) == sorted([each for each in calls for _ in range(4)])
+            for running in [call(autocast=autocast) for autocast in calls]:
+                running.results()
+        assert sorted(autocast for autocast, _ in seen) == sorted([autocast for autocast in calls for _ in range(4)])
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs products in bfloat16")

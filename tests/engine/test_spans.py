@@ -140,11 +140,11 @@ def test_spans_hold_the_tokens_they_name(sources: list[list[int]], tokens: list[
             stream = tokens if place.kind == "output" else sources[int(place.source)]
             assert stream[place.start : place.end] == tokens[span.start : span.end]
     with mock.patch("copyspec.engine.results.spans.SHORT", data.draw(st.sampled_from([1, 3, 8]))):
-        spans, found = spans_of(tokens, origins, named_sources), 0
+        spans, settled_before = spans_of(tokens, origins, named_sources), 0
         for count in range(len(tokens)):
             settled = spans_of(tokens[:count], origins[:count], named_sources, only_settled=True)
-            assert len(settled) >= found and settled == spans[: len(settled)]
-            found = len(settled)
+            assert len(settled) >= settled_before and settled == spans[: len(settled)]
+            settled_before = len(settled)
     covered = {i for span in spans for i in range(span.start, span.end)}
     assert {i for i, origin in enumerate(origins) if origin is not None} <= covered
 
@@ -155,9 +155,9 @@ def test_spans_of_a_result_name_the_reference_as_it_was_given() -> None:
     reference = f"x {plain.text} x"
     result = tiny.generate("the cat", ["unrelated", {"text": reference, "name": "mine"}], max_new_tokens=40)
     assert result.token_ids == plain.token_ids
-    found = [span for span in result.spans if span.place.kind == "reference"]
-    assert found
-    for span in found:
+    copied = [span for span in result.spans if span.place.kind == "reference"]
+    assert copied
+    for span in copied:
         assert (span.place.source, span.place.index) == ("mine", 1)
         assert span.place.start_char is not None
         piece = result.text[span.start_char : span.end_char].strip()

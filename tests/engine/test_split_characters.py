@@ -55,8 +55,8 @@ def check(text: str, spans: Sequence[Span], sources: Sequence[NamedSource]) -> i
         for place in (span.place, *span.ties):
             own = text if place.source == "output" else next(s.text for s in sources if s.name == place.source)
             assert own is not None and place.start_char is not None and place.end_char is not None
-            held = own[place.start_char : place.end_char]
-            assert held == text[span.start_char : span.end_char]
+            copied = own[place.start_char : place.end_char]
+            assert copied == text[span.start_char : span.end_char]
         count += span.end_char - span.start_char
     return count
 
@@ -98,8 +98,8 @@ def test_coloured_characters_equal_those_of_the_source(name: str, settled: bool)
 def test_a_part_of_a_character_has_no_place_of_its_own(name: str, held: str, made: str) -> None:
     codec = CODECS[name]
     sources, ids = [source(codec, "s", held)], codec.encode(made).ids
-    given = list(sources[0].tokens)
-    origins = [Origin(0, given.index(token)) if token in given else None for token in ids]
+    tokens = list(sources[0].tokens)
+    origins = [Origin(0, tokens.index(token)) if token in tokens else None for token in ids]
     text, spans = spans_of(codec, sources, ids, origins, settled=False)
     assert text == made
     check(text, spans, sources)
@@ -128,5 +128,5 @@ def test_results_of_random_models() -> None:
             place = span.place
             if place.start_char is None or place.end_char is None or place.source == "output":
                 continue
-            held = reference[place.start_char : place.end_char]
-            assert held == result.text[span.start_char : span.end_char]
+            copied = reference[place.start_char : place.end_char]
+            assert copied == result.text[span.start_char : span.end_char]

@@ -57,7 +57,7 @@ def said(engine: Engine, prompt: object, tokens: list[int], **options: Any) -> s
     pieces = _Pieces(engine.codec)
     assert "".join(piece for chunk in chunks for piece, _ in pieces.push(chunk)) == result.text
     if "stop" not in options:
-        joined = "".join(each.token for each in result.logprobs)
+        joined = "".join(logprob.token for logprob in result.logprobs)
         assert joined[chunks[-1].skipped :] == result.text
         checked = check_options({"logits_processor": says(), **options})
         (comparison,) = compare_jobs(engine, prompt, None, checked)
@@ -107,7 +107,7 @@ def test_the_same_letters_with_and_without_a_space_are_told_apart() -> None:
     vocabulary = engine.tokenizer.get_vocab()
     tokens = [vocabulary["▁true"], vocabulary["true"]]
     result = engine.generate("the", logits_processor=Says(tokens, engine.tokenizer.eos_token_id), logprobs=0)
-    assert [each.token for each in result.logprobs][:2] == [" true", "true"]
+    assert [logprob.token for logprob in result.logprobs][:2] == [" true", "true"]
 
 
 @pytest.mark.parametrize("text", ["naïve — “quoted”", "Crème brûlée", "🙂é", "東京 a", "ab"])
@@ -132,7 +132,7 @@ def test_an_output_cache_holds_the_text() -> None:
     cache = OutputCache("texts")
     says = Says(tokens, engine.tokenizer.eos_token_id)
     result = engine.generate("the coast", logits_processor=says, output_cache=cache)
-    assert [each.text for each in cache.references("the coast")] == [result.text] == [" a the a the"]
+    assert [reference.text for reference in cache.references("the coast")] == [result.text] == [" a the a the"]
     assert engine.codec.encode_copy(result.text, " ").ids == tokens, "it is copied with the tokens that it had"
     again = Says(tokens, engine.tokenizer.eos_token_id)
     assert engine.generate("the coast", logits_processor=again, output_cache=cache).text == result.text
@@ -150,8 +150,8 @@ def test_openai_bytes_join_to_the_text() -> None:
         answers = Answers((engine, kind), ["the"], [[]], options, None)
         (result,) = answers.results()
         metadata = json.loads(json.dumps(answers.metadata(result)["logprobs"]))
-        own = [each["bytes"] for each in metadata["content"]]
-        assert bytes(byte for each in own for byte in each).decode() == result.text
+        own = [token["bytes"] for token in metadata["content"]]
+        assert bytes(byte for part in own for byte in part).decode() == result.text
 
 
 @pytest.mark.parametrize("kind", ["llama 2", "mistral", "gemma", "t5", "byte-level"])

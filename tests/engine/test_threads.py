@@ -192,8 +192,8 @@ def test_passes_take_their_threads_and_the_program_keeps_its_own(watched: tuple[
 def test_passes_of_a_lent_copy_take_as_many(watched: tuple[Engine, list[int]]) -> None:
     engine, counts = watched
     run = engine.lend(tiny_model())
-    for given, expected in ((None, 1), (3, 3)):
-        engine.threads = given
+    for threads, expected in ((None, 1), (3, 3)):
+        engine.threads = threads
         assert run(torch.get_num_threads) == expected and torch.get_num_threads() == 4
     with pytest.raises(KeyError, match="mine"):
         run(lambda: {}["mine"])
@@ -237,18 +237,18 @@ def test_both_sides_of_a_comparison_take_one_number(watched: tuple[Engine, list[
 
 def test_a_thread_that_meets_torch_during_a_pass_gets_the_programs_number(watched: tuple[Engine, list[int]]) -> None:
     engine, _ = watched
-    found: list[int] = []
+    counts: list[int] = []
 
     def meet(*_: object) -> None:
-        if not found:
-            found.append(0)
-            other = threading.Thread(target=lambda: found.append(engine_threads._own()))
+        if not counts:
+            counts.append(0)
+            other = threading.Thread(target=lambda: counts.append(engine_threads._own()))
             other.start()
             other.join()
 
     with engine.model.register_forward_pre_hook(meet):
         engine.generate(PROMPT, max_new_tokens=2)
-    assert found[1:] == [4]
+    assert counts[1:] == [4]
 
 
 @pytest.mark.parametrize("bad", [0, -1, 1.5, True, "2"])

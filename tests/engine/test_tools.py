@@ -280,8 +280,8 @@ def test_variables_of_an_engine_hold_for_all_its_chats() -> None:
     tokenizer.chat_template = "{{ messages[0].content }}{{ mood }}<think></think>"  # type: ignore[assignment]
     engine = Engine(engine_of("qwen3").model, tokenizer)
     engine.chat_template_kwargs = {"mood": " gladly"}
-    whole, given = (engine.generate(CHAT, max_new_tokens=1, chat_template_kwargs=own) for own in ({}, {"mood": ""}))  # type: ignore[call-overload]
-    assert whole.prompt_tokens > given.prompt_tokens
+    whole, filled = (engine.generate(CHAT, max_new_tokens=1, chat_template_kwargs=own) for own in ({}, {"mood": ""}))  # type: ignore[call-overload]
+    assert whole.prompt_tokens > filled.prompt_tokens
     with pytest.raises(ValueError, match="chat_template_kwargs holds 'messages'"):
         engine.chat_template_kwargs = {"messages": []}
 
@@ -347,4 +347,6 @@ def test_a_schema_holds_however_it_is_written(name: str) -> None:
         (call,) = result.tool_calls
         assert call.arguments.keys() == allowed.keys(), (parameters, call)
         for key, value in call.arguments.items():
-            assert any(value == each and type(value) is type(each) for each in allowed[key]), (parameters, key, value)
+            assert any(
+                value == allowed_value and type(value) is type(allowed_value) for allowed_value in allowed[key]
+            ), (parameters, key, value)

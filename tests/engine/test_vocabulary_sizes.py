@@ -92,7 +92,7 @@ def test_options_and_drafts_with_sizes_that_differ(seed: int) -> None:
     for other in (size, size + 7, len(byte_level())):
         result = engine.generate("the cat", max_new_tokens=24, draft_model=llama(other, seed=1), **options)
         assert result.token_ids == plain.token_ids
-        assert [each.token_id for each in result.logprobs] == list(result.token_ids)
+        assert [logprob.token_id for logprob in result.logprobs] == list(result.token_ids)
     with pytest.raises(ValueError, match=f"{size}"):
         engine.generate("the cat", logit_bias={size: 1.0})
 

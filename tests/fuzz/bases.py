@@ -106,7 +106,7 @@ def uses(kind: str, folder: Path) -> list[Callable[[], None]]:
     if kind == "cache":
         return [lambda: _use_cache(folder / NAME), lambda: OutputCache(NAMESPACE).save(folder / NAME)]
     if kind == "journal":
-        return [partial(_use_journal, folder / NAME, each) for each in (None, True, False)]
+        return [partial(_use_journal, folder / NAME, journal) for journal in (None, True, False)]
     corpora, path = Corpora(folder), folder / NAME
     if kind == "tokens":
         made: list[Callable[[], object]] = [

@@ -55,9 +55,9 @@ def _command(*arguments: str) -> Entrance:
         own = {"FOLDER": str(place.folder), "SCRATCH": str(place.scratch), "TEXT": str(text)}
         if "--index" in arguments:
             _index(place, text)
-        given = [own.get(each, each) for each in arguments]
-        code = main(given)
-        if code == 2 or (code == 1 and "rag" in given):
+        words = [own.get(argument, argument) for argument in arguments]
+        code = main(words)
+        if code == 2 or (code == 1 and "rag" in words):
             raise Refused
         if code not in (0, 1):
             raise RuntimeError(f"exit status {code}")
@@ -78,7 +78,7 @@ def _index(place: Place, text: Path) -> None:
         name, prefix = str(place.folder), ""
 
         def __call__(self, texts: list[str]) -> list[list[float]]:
-            return [[float(len(each)), 1.0] for each in texts]
+            return [[float(len(text)), 1.0] for text in texts]
 
     passages = split_passages(Document("text", text.read_text()), max_chars=30)
     Corpora(place.scratch).add_bm25("words", passages)

@@ -71,16 +71,16 @@ def fuzz(
     count: int, seed: int, *, formats: Sequence[str] = FORMATS, progress: Callable[[Found], object] | None = None
 ) -> Found:
     """Test `count` files, alternating between formats. `progress` is called now and then with the results so far."""
-    found = Found()
+    outcome = Found()
     with tempfile.TemporaryDirectory(prefix="copyspec-fuzz-") as folder:
         for number in range(count):
-            one(formats[number % len(formats)], f"{seed}-{number}", Path(folder), found)
+            one(formats[number % len(formats)], f"{seed}-{number}", Path(folder), outcome)
             if progress is not None and (number + 1) % REPORT_EVERY == 0:
-                progress(found)
-    return found
+                progress(outcome)
+    return outcome
 
 
-def one(name: str, seed: str, folder: Path, found: Found) -> None:
+def one(name: str, seed: str, folder: Path, outcome: Found) -> None:
     """Test one file with one corrector."""
     label = f"{name} {seed}"
     rng = random.Random(f"{name}-{seed}")
@@ -97,16 +97,16 @@ def one(name: str, seed: str, folder: Path, found: Found) -> None:
             rng.setstate(state)
             run.seconds = min(run.seconds, _run(name, path, data, options, rng).seconds)
     except Exception as error:
-        found.say("raised", label, f"{type(error).__name__}: {error}")
+        outcome.say("raised", label, f"{type(error).__name__}: {error}")
         _clear(folder)
         return
-    found.files[name] += 1
-    _time(found, label, run.seconds, size)
+    outcome.files[name] += 1
+    _time(outcome, label, run.seconds, size)
     after = path.read_bytes()
-    if leftovers := [each.name for each in folder.iterdir() if each != path]:
-        found.say("leftovers", label, str(leftovers))
+    if leftovers := [file.name for file in folder.iterdir() if file != path]:
+        outcome.say("leftovers", label, str(leftovers))
     _clear(folder)
-    _compare(name, found, label, data, after, run)
+    _compare(name, outcome, label, data, after, run)
 
 
 def _run(name: str, path: Path, data: bytes, options: FormatOptions, rng: random.Random) -> Run:
@@ -134,21 +134,21 @@ def _run(name: str, path: Path, data: bytes, options: FormatOptions, rng: random
     return Run(report, seen, seconds, sum(outputs) + sum(lengths[text] for text in seen.again), in_place)
 
 
-def _compare(name: str, found: Found, label: str, data: bytes, after: bytes, run: Run) -> None:
+def _compare(name: str, outcome: Found, label: str, data: bytes, after: bytes, run: Run) -> None:
     report, seen = run.report, run.seen
     if report.error is not None:
-        _refusal(found, label, report.error, after == data)
+        _refusal(outcome, label, report.error, after == data)
         return
-    found.edits += report.summary.edits
+    outcome.edits += report.summary.edits
     assert seen.form is not None or not data
     written = b"".join(seen.form.write(part, edits) for part, edits in seen.parts) if seen.form else b""
     if run.is_in_place:
         is_kept = after == written or (not report.is_changed and after == data)
         if not is_kept:
-            found.say("not what was told", label)
+            outcome.say("not what was told", label)
     elif after != data:
-        found.say("a dry run wrote", label)
-    check(name, found, label, data, written, seen)
+        outcome.say("a dry run wrote", label)
+    check(name, outcome, label, data, written, seen)
 
 
 def _size(name: str, data: bytes) -> int:
@@ -156,7 +156,7 @@ def _size(name: str, data: bytes) -> int:
     if name not in ("docx", "odt"):
         return len(data)
     with contextlib.suppress(*BROKEN), zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return sum(len(member(archive, each)) for each in archive.namelist())
+        return sum(len(member(archive, name)) for name in archive.namelist())
     return len(data)
 
 
@@ -164,24 +164,24 @@ def _is_slow(seconds: float, size: int) -> bool:
     return seconds > SECONDS_FREE + SECONDS_A_MB * size / 1e6
 
 
-def _time(found: Found, label: str, seconds: float, size: int) -> None:
+def _time(outcome: Found, label: str, seconds: float, size: int) -> None:
     if _is_slow(seconds, size):
-        found.say("slow", label, f"{seconds:.2f} s for {size} bytes")
+        outcome.say("slow", label, f"{seconds:.2f} s for {size} bytes")
     if size >= MEASURED_BYTES:
-        found.slowest = max(found.slowest, seconds / size * 1e6)
+        outcome.slowest = max(outcome.slowest, seconds / size * 1e6)
 
 
-def _refusal(found: Found, label: str, error: Exception, is_same: bool) -> None:
-    found.refused[type(error).__name__] += 1
+def _refusal(outcome: Found, label: str, error: Exception, is_same: bool) -> None:
+    outcome.refused[type(error).__name__] += 1
     if not isinstance(error, (OSError, ValueError)) or isinstance(error, UnicodeError) or not str(error).strip():
-        found.say("an error that is none", label, f"{type(error).__name__}: {error}")
+        outcome.say("an error that is none", label, f"{type(error).__name__}: {error}")
     if not is_same:
-        found.say("failed, and changed the file", label)
+        outcome.say("failed, and changed the file", label)
 
 
 def _clear(folder: Path) -> None:
-    for each in folder.iterdir():
-        each.unlink()
+    for path in folder.iterdir():
+        path.unlink()
 
 
 class _alarm:
@@ -210,26 +210,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
 
-    def result(found: Found) -> dict[str, object]:
+    def result(outcome: Found) -> dict[str, object]:
         return {
             "command": command_line("tests.fuzz.files", arguments),
             "machine": machine(),
-            "files": dict(found.files),
-            "edits": found.edits,
-            "refused": dict(found.refused),
-            "wrong": dict(found.wrong),
-            "slowest_seconds_a_mb": round(found.slowest, 2),
-            "examples": found.examples,
+            "files": dict(outcome.files),
+            "edits": outcome.edits,
+            "refused": dict(outcome.refused),
+            "wrong": dict(outcome.wrong),
+            "slowest_seconds_a_mb": round(outcome.slowest, 2),
+            "examples": outcome.examples,
         }
 
-    def keep(found: Found) -> None:
+    def keep(outcome: Found) -> None:
         if options.json:
-            write_json(options.json, result(found))
+            write_json(options.json, result(outcome))
 
-    found = fuzz(options.count, options.seed, formats=options.formats.split(","), progress=keep)
-    print(json.dumps(result(found), indent=2))
-    keep(found)
-    return 1 if found.wrong else 0
+    outcome = fuzz(options.count, options.seed, formats=options.formats.split(","), progress=keep)
+    print(json.dumps(result(outcome), indent=2))
+    keep(outcome)
+    return 1 if outcome.wrong else 0
 
 
 if __name__ == "__main__":

@@ -55,60 +55,60 @@ class Found:
             self.examples.append(f"{seed}: {what} {detail}"[:300])
 
 
-def check(name: str, found: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
+def check(name: str, outcome: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
     # Writing M2 drops existing annotations, since they do not describe the new correction.
     if seen.form and name != "m2" and b"".join(seen.form.write(part, ()) for part, _ in seen.parts) != data:
-        found.say("changed without edits", label)
+        outcome.say("changed without edits", label)
     for part, edits in seen.parts:
         inside = all(any(s.start <= e.start <= e.end <= s.end for s in part.segments) for e in edits)
         if not inside:
-            found.say("an edit outside every segment", label)
+            outcome.say("an edit outside every segment", label)
         if any(e.start < end and e.end > start for e in edits for s in part.segments for start, end in s.protected):
-            found.say("an edit of what is protected", label)
+            outcome.say("an edit of what is protected", label)
         if apply(part.text, edits).count("\ufffd") > part.text.count("\ufffd"):
-            found.say("U+FFFD", label)
+            outcome.say("U+FFFD", label)
     # Added fields and annotations repeat parts of the text, including U+FFFD.
     if name not in ("jsonl", "m2") and _marks(name, written) > _marks(name, data):
-        found.say("U+FFFD", label)
+        outcome.say("U+FFFD", label)
     try:
-        _CHECKS.get(name, _verbatim)(name, found, label, data, written, seen)
+        _CHECKS.get(name, _verbatim)(name, outcome, label, data, written, seen)
     except Exception as error:
-        found.say("cannot be read again", label, f"{type(error).__name__}: {error}")
+        outcome.say("cannot be read again", label, f"{type(error).__name__}: {error}")
 
 
-def _verbatim(name: str, found: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
+def _verbatim(name: str, outcome: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
     texts = [apply(part.text, edits) for part, edits in seen.parts]
     if "".join(texts).encode("utf-8", "surrogateescape") != written:
-        found.say("bytes outside the edits", label)
+        outcome.say("bytes outside the edits", label)
     if name in ("lines", "parallel") and len(written.splitlines()) != len(data.splitlines()):
-        found.say("structure", label, "another number of lines")
+        outcome.say("structure", label, "another number of lines")
 
 
-def _cells(name: str, found: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
+def _cells(name: str, outcome: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
     for part, edits in seen.parts:
         new = apply(part.text, edits)
         if edits and _is_formula(new) and not _is_formula(part.text):
-            found.say("formula", label, repr(new[:40]))
+            outcome.say("formula", label, repr(new[:40]))
         carried = part.carried
         record, start, end = (getattr(carried, key) for key in ("record", "start", "end"))
         assert seen.form is not None
         out = seen.form.write(part, edits).decode("utf-8", "surrogateescape")
         if not (out.startswith(record[:start]) and out.endswith(record[end:])):
-            found.say("bytes outside the edits", label)
+            outcome.say("bytes outside the edits", label)
     if seen.form is None:
         return
     again = list(seen.form.read(io.BytesIO(written)))
     # A last row of one cell is no longer a row once the cell is empty.
     edited = [apply(part.text, edits) for part, edits in seen.parts]
     if [part.text for part in again] != (edited if len(again) == len(edited) or edited[-1] else edited[:-1]):
-        found.say("structure", label, "other cells when read again")
+        outcome.say("structure", label, "other cells when read again")
     if b'"' not in data and b"\r" not in data and b"\0" not in data:
         rows = [
-            list(csv.reader(io.StringIO(each.decode("utf-8", "surrogateescape"), newline=""), delimiter=mark))
-            for each, mark in ((data, _mark(name, data)), (written, _mark(name, data)))
+            list(csv.reader(io.StringIO(content.decode("utf-8", "surrogateescape"), newline=""), delimiter=mark))
+            for content, mark in ((data, _mark(name, data)), (written, _mark(name, data)))
         ]
         if [len(row) for row in rows[0]] != [len(row) for row in rows[1]]:
-            found.say("structure", label, "another number of cells for the standard library")
+            outcome.say("structure", label, "another number of cells for the standard library")
 
 
 def _is_formula(text: str) -> bool:
@@ -121,26 +121,26 @@ def _mark(name: str, data: bytes) -> str:
     return "\t" if name == "tsv" else max(",;\t|", key=first.count)
 
 
-def _json(name: str, found: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
+def _json(name: str, outcome: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
     for part, edits in seen.parts:
         assert seen.form is not None
         line = getattr(part.carried, "line")  # noqa: B009
         out = seen.form.write(part, edits).decode("utf-8", "surrogateescape")
         if not edits:
             continue
-        before, after = (json.loads(each.lstrip("\ufeff"), object_pairs_hook=list) for each in (line, out))
+        before, after = (json.loads(line.lstrip("\ufeff"), object_pairs_hook=list) for line in (line, out))
         new = apply(part.text, edits)
         added = [pair for pair in after if pair[0] in ("corrected", "edits")]
         if added and (dict(added)["corrected"] != new or after[: len(before)] != before):
             if repr(after[: len(before)]) != repr(before):  # compared as text, since NaN != NaN
-                found.say("bytes outside the edits", label)
+                outcome.say("bytes outside the edits", label)
         elif not added:
             same = [(a, b) for a, b in zip(before, after, strict=True) if repr(a) != repr(b)]
             if len(same) > 1 or any(a[0] != b[0] or b[1] != new for a, b in same):
-                found.say("structure", label)
+                outcome.say("structure", label)
 
 
-def _m2(name: str, found: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
+def _m2(name: str, outcome: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
     for part, edits in seen.parts:
         assert seen.form is not None
         lines = seen.form.write(part, edits).decode("utf-8", "surrogateescape").replace("\r", "\n").split("\n")
@@ -148,7 +148,7 @@ def _m2(name: str, found: Found, label: str, data: bytes, written: bytes, seen: 
         notes = [line for line in lines if line.startswith("A ")]
         new = apply(part.text, edits)
         if edits and "-NONE-" not in new and applied(source[0].lstrip("\ufeff")[2:], notes) != " ".join(new.split()):
-            found.say("structure", label, repr(notes[:3]))
+            outcome.say("structure", label, repr(notes[:3]))
 
 
 def applied(source: str, notes: Sequence[str]) -> str:
@@ -162,53 +162,55 @@ def applied(source: str, notes: Sequence[str]) -> str:
     return " ".join(tokens)
 
 
-def _docx(name: str, found: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
-    before, after = (zipfile.ZipFile(io.BytesIO(each)) for each in (data, written))
+def _docx(name: str, outcome: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
+    before, after = (zipfile.ZipFile(io.BytesIO(content)) for content in (data, written))
     if before.namelist() != after.namelist():
-        found.say("structure", label, "other files in the archive")
-    for each in before.namelist():
-        if member(before, each) == member(after, each):
+        outcome.say("structure", label, "other files in the archive")
+    for member_name in before.namelist():
+        if member(before, member_name) == member(after, member_name):
             continue
-        trees = [ElementTree.fromstring(archive.read(each)) for archive in (before, after)]
+        trees = [ElementTree.fromstring(archive.read(member_name)) for archive in (before, after)]
         for tag in ("p", "tc", "tr", "tab", "br", "hyperlink"):
             if len({len(list(tree.iter(f"{{{W}}}{tag}"))) for tree in trees}) > 1:
-                found.say("structure", label, tag)
+                outcome.say("structure", label, tag)
         is_tracked = any(list(trees[1].iter(f"{{{W}}}{tag}")) for tag in ("ins", "del"))
         if is_tracked and _words(trees[0], "t") != _words(trees[1], "t", "delText"):
-            found.say("bytes outside the edits", label)
+            outcome.say("bytes outside the edits", label)
 
 
-def _odt(name: str, found: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
-    before, after = (zipfile.ZipFile(io.BytesIO(each)) for each in (data, written))
+def _odt(name: str, outcome: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
+    before, after = (zipfile.ZipFile(io.BytesIO(content)) for content in (data, written))
     if before.namelist() != after.namelist():
-        found.say("structure", label, "other files in the archive")
-    for each in before.namelist():
-        if each != "content.xml" and member(before, each) != member(after, each):
-            found.say("bytes outside the edits", label, each)
+        outcome.say("structure", label, "other files in the archive")
+    for member_name in before.namelist():
+        if member_name != "content.xml" and member(before, member_name) != member(after, member_name):
+            outcome.say("bytes outside the edits", label, member_name)
     trees = [ElementTree.fromstring(archive.read("content.xml")) for archive in (before, after)]
     if len({" ".join(node.tag for node in tree.iter()) for tree in trees}) > 1:
-        found.say("structure", label, "other elements")
-    _reads_again(found, label, written, seen)
+        outcome.say("structure", label, "other elements")
+    _reads_again(outcome, label, written, seen)
 
 
-def _notebook(name: str, found: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
-    before, after = (json.loads(each.decode("utf-8", "surrogateescape").lstrip("\ufeff")) for each in (data, written))
+def _notebook(name: str, outcome: Found, label: str, data: bytes, written: bytes, seen: Seen) -> None:
+    before, after = (
+        json.loads(content.decode("utf-8", "surrogateescape").lstrip("\ufeff")) for content in (data, written)
+    )
     for notebook in (before, after):
         for cell in notebook["cells"]:
             if isinstance(cell, dict) and cell.get("cell_type") == "markdown":
                 source = cell.get("source")
                 cell["source"] = len(source) if isinstance(source, list) else type(source).__name__
     if repr(before) != repr(after):
-        found.say("bytes outside the edits", label)
-    _reads_again(found, label, written, seen)
+        outcome.say("bytes outside the edits", label)
+    _reads_again(outcome, label, written, seen)
 
 
-def _reads_again(found: Found, label: str, written: bytes, seen: Seen) -> None:
+def _reads_again(outcome: Found, label: str, written: bytes, seen: Seen) -> None:
     """Check that the written file contains the reported texts when it is read again."""
     assert seen.form is not None
     again = "".join(part.text for part in seen.form.read(io.BytesIO(written)))
     if again != "".join(apply(part.text, edits) for part, edits in seen.parts):
-        found.say("structure", label, "another text when read again")
+        outcome.say("structure", label, "another text when read again")
 
 
 def member(archive: zipfile.ZipFile, name: str) -> bytes:
@@ -221,16 +223,23 @@ def member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 def _words(tree: ElementTree.Element, *tags: str) -> str:
     """Return the original text: without insertions marked by a correction."""
-    new = {id(inside) for each in tree.iter(f"{{{W}}}ins") if each.get(f"{{{W}}}author") for inside in each.iter()}
+    new = {
+        id(inside)
+        for inserted in tree.iter(f"{{{W}}}ins")
+        if inserted.get(f"{{{W}}}author")
+        for inside in inserted.iter()
+    }
     wanted = {f"{{{W}}}{tag}" for tag in tags}
-    return "".join("".join(each.itertext()) for each in tree.iter() if each.tag in wanted and id(each) not in new)
+    return "".join(
+        "".join(element.itertext()) for element in tree.iter() if element.tag in wanted and id(element) not in new
+    )
 
 
 def _marks(name: str, data: bytes) -> int:
     """Count the occurrences of U+FFFD."""
     if name in ("docx", "odt"):
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return sum(member(archive, each).count("\ufffd".encode()) for each in archive.namelist())
+            return sum(member(archive, name).count("\ufffd".encode()) for name in archive.namelist())
     return data.count("\ufffd".encode()) + data.lower().count(b"\\ufffd")
 
 

@@ -35,8 +35,8 @@ VALUES += [["a", 1], {"a": {"b": []}}, [0] * 1000, "x" * 10_000, {"name": 3, "pr
 def names(outside: Path) -> list[object]:
     """Return names with which an entry might reach another file."""
     victim = outside / "victim.txt"
-    found: list[object] = [str(victim), f"../../{outside.name}/victim.txt", "../victim.txt", "notes.txt", "sub/a.bin"]
-    found += [
+    paths: list[object] = [str(victim), f"../../{outside.name}/victim.txt", "../victim.txt", "notes.txt", "sub/a.bin"]
+    paths += [
         "manifest.json",
         ".",
         "..",
@@ -50,7 +50,7 @@ def names(outside: Path) -> list[object]:
         "-",
         "é.bin",
     ]
-    return [*found, "texts-000000000000.json", "/dev/zero", "/dev/stdin", 3, None, ["a"], "lock", ".lock"]
+    return [*paths, "texts-000000000000.json", "/dev/zero", "/dev/stdin", 3, None, ["a"], "lock", ".lock"]
 
 
 def sealed(folder: Path, manifest: Manifest) -> None:

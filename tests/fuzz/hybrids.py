@@ -81,8 +81,10 @@ class Call:
         options = {"ignore_eos": True, "threads": 1, **self.options, **more}
         prompts = [row.prompt for row in self.rows]
         if not self.streams:
-            found = engine.generate(prompts, self.references, **options)
-            return [[*each.token_ids] for each in found], sum(each.stats.num_accepted_tokens for each in found)
+            results = engine.generate(prompts, self.references, **options)
+            return [[*result.token_ids] for result in results], sum(
+                result.stats.num_accepted_tokens for result in results
+            )
         outputs = list[list[int]]([] for _ in prompts)
         for chunk in engine.stream(prompts, self.references, **options):
             outputs[chunk.index] += chunk.token_ids
@@ -90,24 +92,28 @@ class Call:
 
 
 def truths(engine: copyspec.Engine, way: dict[str, Any]) -> list[Truth]:
-    """Prompts of 1 to 40 tokens, with the outputs of `generate`, or sampled ones without drafts."""
+    """Prompts of 1 to 83 tokens, with the outputs of `generate`, or sampled ones without drafts. The last ones begin
+    alike, with more than the prefix cache stores states for."""
     drawn, prompts = random.Random(0), list[list[int]]()
+    common = [drawn.randrange(5, VOCAB_SIZE) for _ in range(68)]
     for number in range(PROMPTS):
         phrase = [drawn.randrange(5, VOCAB_SIZE) for _ in range(1 + number)]
         prompts.append((phrase * 4)[: drawn.randint(1, 4 * len(phrase))])
+        if number >= PROMPTS - 3:
+            prompts[-1] = [*common, *prompts[-1][:15]]
     if "temperature" in way:
         call = Call([Truth(prompt, [], None) for prompt in prompts], [[] for _ in prompts], way, streams=False)
         outputs, _ = call.run(engine, drafter="none", max_new_tokens=OUTPUT)
         return [Truth(prompt, output, None) for prompt, output in zip(prompts, outputs, strict=True)]
-    found, model = list[Truth](), cast(Any, engine.model)
+    truths_of_rows, model = list[Truth](), cast(Any, engine.model)
     for prompt in prompts:
         ids = torch.tensor([prompt])
         written = model.generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, eos_token_id=None, max_new_tokens=OUTPUT,
             return_dict_in_generate=True, output_scores=True, **way,
         )  # fmt: skip
-        found.append(Truth(prompt, written.sequences[0, len(prompt) :].tolist(), torch.cat(written.scores)))
-    return found
+        truths_of_rows.append(Truth(prompt, written.sequences[0, len(prompt) :].tolist(), torch.cat(written.scores)))
+    return truths_of_rows
 
 
 def calls(engine: copyspec.Engine, seed: int) -> Iterator[Call]:
@@ -128,18 +134,18 @@ def calls(engine: copyspec.Engine, seed: int) -> Iterator[Call]:
 
 def _references(tokens: Sequence[int], noise: float, drawn: random.Random) -> list[list[int]]:
     """Two copies in which so many tokens are replaced."""
-    return [[drawn.randrange(5, VOCAB_SIZE) if drawn.random() < noise else each for each in tokens] for _ in range(2)]
+    return [[drawn.randrange(5, VOCAB_SIZE) if drawn.random() < noise else token for token in tokens] for _ in range(2)]
 
 
 def outcomes(engine: copyspec.Engine, call: Call) -> Iterator[str]:
     """Of each row "equal", "tie" or "differs"; and "accepted" for each draft token that was."""
-    found, accepted = call.run(engine)
+    outputs, accepted = call.run(engine)
     yield from ["accepted"] * accepted
     if "stop" in call.options:
         ends = [len(output) for output in call.run(engine, drafter="none")[0]]
     else:
         ends = call.options["max_new_tokens"]
-    for row, end, output in zip(call.rows, ends, found, strict=True):
+    for row, end, output in zip(call.rows, ends, outputs, strict=True):
         yield "equal" if output == row.output[:end] else "tie" if _is_tie(row, output) else "differs"
 
 
@@ -160,9 +166,9 @@ def examine(family: str, count: int, seed: int, static: copyspec.StaticOptions |
     engine = copyspec.Engine(model, tokenizer(), name=family, static=static)
     engine._costs = CostModel(lambda: 1e-3 * next(ticks), slope=0.0)  # drafts pay however busy the machine is
     for number, call in enumerate(islice(calls(engine, seed), count)):
-        found = Counter(outcomes(engine, call))
-        counts += found
-        if found["differs"]:
+        by_outcome = Counter(outcomes(engine, call))
+        counts += by_outcome
+        if by_outcome["differs"]:
             print(f"{family}: call {number} differs: {call.options}", flush=True)
     return counts
 

@@ -60,8 +60,8 @@ def in_a_process(kind: str, folder: Path) -> str:
             os.dup2(os.open(os.devnull, os.O_RDWR), 0)
             pages = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (pages + MEMORY, pages + MEMORY))
-            for each in (signal.SIGALRM, signal.SIGPROF):
-                signal.signal(each, signal.SIG_DFL)
+            for number in (signal.SIGALRM, signal.SIGPROF):
+                signal.signal(number, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_PROF, SECONDS)
             signal.alarm(WAITED)
             os.write(writing, one(kind, folder).encode()[:4000])
@@ -82,11 +82,11 @@ def in_a_process(kind: str, folder: Path) -> str:
 
 def snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
     """Content, modification time and number of links of every file."""
-    found = {}
+    states = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink():
-            found[str(path)] = (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode)
-    return found
+            states[str(path)] = (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode)
+    return states
 
 
 def case(

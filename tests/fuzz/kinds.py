@@ -38,8 +38,8 @@ class _Runs:
 def edit(folder: Path, name: str, **changes: object) -> None:
     """Set keys of a JSON file."""
     path = folder / name
-    held = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(held | changes))
+    config = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(config | changes))
 
 
 def _code(folder: Path, canary: Path) -> None:

@@ -77,17 +77,17 @@ def cases(options: argparse.Namespace) -> list[Case]:
         "numbers": numbers,
         "flips": partial(flips, options.flips),
     }
-    listed = [(name, *each) for name in options.families for each in families[name]() if options.only in each[0]]
-    chosen = [each[1:] for each in listed]
+    listed = [(name, *row) for name in options.families for row in families[name]() if options.only in row[0]]
+    chosen = [row[1:] for row in listed]
     if options.count < len(listed):
         chosen = some_of_each(chosen, options.count, options.seed)
     family = {kind: name for name, kind, _ in listed}
     ways, turns = list(options.entrances), cycle(options.entrances)
-    found = []
+    listed_cases = []
     for kind, change in chosen:
         in_turn = family[kind] in ("numbers", "flips") and options.turns < len(ways)
-        found.append(Case(family[kind], kind, change, list(islice(turns, options.turns)) if in_turn else ways))
-    return found
+        listed_cases.append(Case(family[kind], kind, change, list(islice(turns, options.turns)) if in_turn else ways))
+    return listed_cases
 
 
 class Bench:
@@ -262,9 +262,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if ending.outcome in FAILURES or options.verbose:
                     print(f"{ending.outcome:<9}{ending.entrance:<14}{ending.kind}: {ending.said[:300]}", flush=True)
             if options.json:
-                keep(options.json, endings, left=len(chosen) - len({each.kind for each in endings}))
+                keep(options.json, endings, left=len(chosen) - len({ending.kind for ending in endings}))
     print(table(endings))
-    return int(any(each.outcome in FAILURES for each in endings))
+    return int(any(ending.outcome in FAILURES for ending in endings))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -100,10 +100,10 @@ def _call(module: Any, rng: Random, bases: Sequence[dict[str, Any]], number: int
             outcome.starved += 1
             after = rng.choice([rng.randrange(12), rng.randrange(200)])
             _starved(module.make_tables, drafter.CONSTANTS, after)
-            found = _starved(module.grow, (*case.values(),), after)
+            result = _starved(module.grow, (*case.values(),), after)
         else:
-            found = module.grow(*case.values())
-        outcome.results[f"{kind}: {'a tree' if isinstance(found, tuple) else type(found).__name__}"] += 1
+            result = module.grow(*case.values())
+        outcome.results[f"{kind}: {'a tree' if isinstance(result, tuple) else type(result).__name__}"] += 1
     except Exception as error:
         outcome.results[f"{kind}: {type(error).__name__}"] += 1
         if kind in ("right", "starved") or not isinstance(error, RAISED):
@@ -112,8 +112,8 @@ def _call(module: Any, rng: Random, bases: Sequence[dict[str, Any]], number: int
     if kind == "right" and number % COMPARED == 0:
         outcome.compared += 1
         expected = in_python(case)
-        if found != expected:
-            outcome.faults.append(f"call {number}: {found} instead of {expected}")
+        if result != expected:
+            outcome.faults.append(f"call {number}: {result} instead of {expected}")
 
 
 def _starved(function: Callable[..., object], arguments: Sequence[object], after: int) -> object:
@@ -155,8 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if options.json:
         # Before Python 3.12, `asdict` of a Counter counts its pairs.
-        found = {**asdict(replace(outcome, results=Counter())), "results": dict(outcome.results)}
-        write_json(options.json, {"machine": machine(), "seed": options.seed, **found})
+        report = {**asdict(replace(outcome, results=Counter())), "results": dict(outcome.results)}
+        write_json(options.json, {"machine": machine(), "seed": options.seed, **report})
     return 1 if outcome.faults else 0
 
 

@@ -70,7 +70,7 @@ def guessing(rng: Random) -> tuple[PredictorCalls, ...]:
     """Make up to three predictors; some may be models."""
     guesses = [Guesses(rng.randrange(1000), rng.choice(["a", "ab", "abcdef "])) for _ in range(rng.randint(0, 3))]
     are_models = rng.random() < 0.5
-    return tuple(PredictorCalls(each.predict, each.weight, are_models and rng.random() < 0.7) for each in guesses)
+    return tuple(PredictorCalls(guess.predict, guess.weight, are_models and rng.random() < 0.7) for guess in guesses)
 
 
 def record(rng: Random, module: Any, most: int) -> list[Case]:
@@ -154,7 +154,7 @@ def copied(case: Case) -> Case:
     new["substitutes"] = dict(case["substitutes"])
     if case["ngrams"] is not None:
         contexts, *arrays = case["ngrams"]
-        new["ngrams"] = (dict(contexts), *(each[:] for each in arrays))
+        new["ngrams"] = (dict(contexts), *(column[:] for column in arrays))
     return new
 
 
@@ -197,7 +197,7 @@ def vary(rng: Random, case: Case) -> None:
 
 def _rename(case: Case, token: int, new: int) -> None:
     for name in ("text", "common"):
-        case[name] = [new if each == token else each for each in case[name]]
+        case[name] = [new if old == token else old for old in case[name]]
     for name in ("places", "written"):
         if token in case[name]:
             case[name][new] = case[name].pop(token)

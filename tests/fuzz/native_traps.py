@@ -48,19 +48,19 @@ class Trap:
             with suppress(Exception):
                 self._grow(*self._case.values())
         if rng.random() < 0.1:  # lists that are still being filled
-            for each in gc.get_objects():
-                if type(each) is list and each:
-                    self.itself = each[-1]
+            for other in gc.get_objects():
+                if type(other) is list and other:
+                    self.itself = other[-1]
         if isinstance(value, list):
             self._change_list(value)
         elif isinstance(value, dict):
             self._change_dict(value)
         elif isinstance(value, tuple):
-            for each in value:
-                if isinstance(each, dict) and rng.random() < 0.3:
-                    self._change_dict(each)
-                elif isinstance(each, array) and rng.random() < 0.5:
-                    self._change_array(each)
+            for item in value:
+                if isinstance(item, dict) and rng.random() < 0.3:
+                    self._change_dict(item)
+                elif isinstance(item, array) and rng.random() < 0.5:
+                    self._change_array(item)
 
     def _change_list(self, values: list[Any]) -> None:
         match self._rng.randint(0, 5):
@@ -85,9 +85,9 @@ class Trap:
                 for key in values:
                     values[key] = []
             case 2:
-                for each in [*values.values()]:
-                    if isinstance(each, list):
-                        self._change_list(each)
+                for item in [*values.values()]:
+                    if isinstance(item, list):
+                        self._change_list(item)
             case 3:
                 values.update({number: [number] for number in range(300)})
             case 4 if values:

@@ -78,7 +78,7 @@ def _anything(rng: Random, trap: Trap) -> object:
         lambda: trap,
         lambda: "text",
         lambda: b"bytes",
-        lambda: (each for each in [trap, 1]),
+        lambda: (item for item in [trap, 1]),
         lambda: ManyItems([trap] * rng.randint(0, 400)),
         lambda: FullTable({trap: trap}),
         lambda: [trap] * rng.randint(0, 400),

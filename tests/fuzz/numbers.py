@@ -57,9 +57,9 @@ def _other(kind: str, name: str, value: int, folder: Path, _canary: Path) -> Non
         "n_positions": ("max_position_embeddings",),
     }
     more |= dict.fromkeys(aliases.get(name, ()), value)
-    held = json.loads((folder / CONFIG).read_text())
-    kept = {key: held[key] for key in ("vocab_size", "hidden_size", "num_attention_heads") if key in held}
-    (folder / CONFIG).write_text(json.dumps({"model_type": kind, **kept, **more}))
+    config = json.loads((folder / CONFIG).read_text())
+    sizes = {key: config[key] for key in ("vocab_size", "hidden_size", "num_attention_heads") if key in config}
+    (folder / CONFIG).write_text(json.dumps({"model_type": kind, **sizes, **more}))
 
 
 def _set(file: str, name: str, value: object, folder: Path, _canary: Path) -> None:

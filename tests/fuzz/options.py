@@ -66,7 +66,7 @@ def values() -> dict[str, Any]:
         "[True]": [True], "[10**400]": [10**400], "[surrogate]": ["\udfff"], "[b'x']": [b"x"], "{'x': 1}": {"x": 1},
         "{1: nan}": {1: math.nan}, "{-1: 1}": {-1: 1.0}, "{10**400: 1}": {10**400: 1.0}, "{None: None}": {None: None},
         "nested dict": {"a": {"b": [1]}}, "recursive": recursive, "object": object(), "type": int, "lambda": lambda: 1,
-        "print": print, "range": range(3), "generator": (each for each in "ab"), "iter": iter([]), "module": sys,
+        "print": print, "range": range(3), "generator": (letter for letter in "ab"), "iter": iter([]), "module": sys,
         "odd": _Odd(), "Ellipsis": ..., "NotImplemented": NotImplemented, "exception": ValueError("x"),
     }  # fmt: skip
 
@@ -100,7 +100,7 @@ def fault(call: Callable[[], object], name: str, value: object) -> str | None:
         if len(message) > LONGEST:
             return f"a message of {len(message):,} characters: {message[:200]}"
         shown = [_begins(value), *map(_begins, value if isinstance(value, list) else ())]
-        named = name in message or name.replace("_", " ") in message or any(each in message for each in shown)
+        named = name in message or name.replace("_", " ") in message or any(text in message for text in shown)
         if callable(value) and name in CALLED:
             return None  # an error of the caller's own function
         return None if named else f"{type(error).__name__} that names neither: {message[:300]}"
@@ -124,27 +124,27 @@ def calls(engine: copyspec.Engine) -> dict[str, tuple[Callable[..., object], tup
     """By name: a function of keywords, and those it takes."""
     few = {"max_new_tokens": 3}
 
-    def generate(**given: Any) -> object:
-        return engine.generate(**{"prompt": TEXT, **few, **given})
+    def generate(**kwargs: Any) -> object:
+        return engine.generate(**{"prompt": TEXT, **few, **kwargs})
 
-    def stream(**given: Any) -> object:
-        return list(engine.stream(**{"prompt": TEXT, **few, **given}))
+    def stream(**kwargs: Any) -> object:
+        return list(engine.stream(**{"prompt": TEXT, **few, **kwargs}))
 
-    def compare(**given: Any) -> object:
-        return copyspec.compare(**{"prompt": TEXT, "model": engine, **few, **given})
+    def compare(**kwargs: Any) -> object:
+        return copyspec.compare(**{"prompt": TEXT, "model": engine, **few, **kwargs})
 
-    def agenerate(**given: Any) -> object:
-        return asyncio.run(copyspec.agenerate(**{"prompt": TEXT, "model": engine, **few, **given}))
+    def agenerate(**kwargs: Any) -> object:
+        return asyncio.run(copyspec.agenerate(**{"prompt": TEXT, "model": engine, **few, **kwargs}))
 
-    def load(**given: Any) -> object:
+    def load(**kwargs: Any) -> object:
         try:
-            return copyspec.load(**{"model": "default", **given})
+            return copyspec.load(**{"model": "default", **kwargs})
         finally:
             copyspec.unload()
 
-    def configure(**given: Any) -> object:
+    def configure(**kwargs: Any) -> object:
         try:
-            copyspec.configure(**given)
+            copyspec.configure(**kwargs)
             return copyspec.generate(TEXT, max_new_tokens=3)
         finally:
             copyspec.configure(model="default")
@@ -165,23 +165,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", help="names, with commas between them; default: all")
     parser.add_argument("--keywords", help="names, with commas between them; default: all")
-    given = parser.parse_args()
+    options = parser.parse_args()
     copyspec.configure(model="default")
     engine = copyspec.load("default", dtype="float32")
     engine.generate(TEXT, max_new_tokens=3)
     count = faults = 0
     for called, (call, names) in calls(engine).items():
-        if given.calls and called not in given.calls.split(","):
+        if options.calls and called not in options.calls.split(","):
             continue
         for name in names:
-            if given.keywords and name not in given.keywords.split(","):
+            if options.keywords and name not in options.keywords.split(","):
                 continue
             for shown, value in values().items():
                 count += 1
-                found = fault(lambda call=call, name=name, value=value: call(**{name: value}), name, value)  # type: ignore[misc]
-                if found is not None:
+                wrong = fault(lambda call=call, name=name, value=value: call(**{name: value}), name, value)  # type: ignore[misc]
+                if wrong is not None:
                     faults += 1
-                    print(f"{called}({name}={shown}): {found}", flush=True)
+                    print(f"{called}({name}={shown}): {wrong}", flush=True)
     print(f"{count} cases, {faults} faults")
     return 1 if faults else 0
 

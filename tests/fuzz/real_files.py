@@ -94,7 +94,7 @@ def stretches(name: str, data: bytes) -> Counter[str]:
 
 
 def _found(text: str, patterns: Iterable[str]) -> Counter[str]:
-    return Counter(found[0] for pattern in patterns for found in re.finditer(pattern, text))
+    return Counter(match[0] for pattern in patterns for match in re.finditer(pattern, text))
 
 
 def _named(text: str, name: str) -> Counter[str]:
@@ -108,8 +108,8 @@ def _named(text: str, name: str) -> Counter[str]:
     def anchor(words: str) -> str:
         return re.sub(r"\W+", "-", words.replace("_", "-").lower()).strip("-")
 
-    links = {anchor(found) for found in re.findall(link, text)}
-    return Counter(found for found in map(anchor, re.findall(heading, text)) if found in links)
+    links = {anchor(link_text) for link_text in re.findall(link, text)}
+    return Counter(heading_text for heading_text in map(anchor, re.findall(heading, text)) if heading_text in links)
 
 
 def _tokens(text: str, name: str) -> Counter[str]:
@@ -124,7 +124,7 @@ def _tokens(text: str, name: str) -> Counter[str]:
 
     lexer = get_lexer_by_name(name, stripnl=False, ensurenl=False)
     code = [(str(kind), value) for kind, value in lexer.get_tokens(text) if is_code(kind) and kind not in Whitespace]
-    return Counter({f"{number} {each}": 1 for number, each in enumerate(code)})
+    return Counter({f"{number} {token}": 1 for number, token in enumerate(code)})
 
 
 def _statements(text: str) -> Counter[str]:
@@ -133,7 +133,7 @@ def _statements(text: str) -> Counter[str]:
     for node in ast.walk(tree):
         for name, body in ast.iter_fields(node):
             if isinstance(body, list):
-                setattr(node, name, [each for each in body if not _is_documentation(each)])
+                setattr(node, name, [statement for statement in body if not _is_documentation(statement)])
     return Counter([ast.dump(tree)])
 
 
@@ -143,39 +143,39 @@ def _is_documentation(node: object) -> bool:
 
 def _notebook(text: str) -> Counter[str]:
     book = json.loads(text)
-    kept: Counter[str] = Counter()
+    protected: Counter[str] = Counter()
     for cell in book.get("cells", ()):
         if cell.get("cell_type") == "markdown":
             source = cell.pop("source")
-            kept += _found(source if isinstance(source, str) else "".join(source), PROTECTED["md"])
-    return kept + Counter([json.dumps(book)])
+            protected += _found(source if isinstance(source, str) else "".join(source), PROTECTED["md"])
+    return protected + Counter([json.dumps(book)])
 
 
 def _packed(data: bytes) -> Counter[str]:
-    kept: Counter[str] = Counter()
+    tags_counted: Counter[str] = Counter()
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for member in archive.namelist():
             content = archive.read(member)
             if member.endswith(".xml"):  # text may change in any of them, but tags must not be lost or added
                 tags = re.findall(r"<[^<>]*>", content.decode("utf-8", "replace"))
-                kept.update(f"{member} {tag}" for tag in tags if not _UNTOLD.fullmatch(tag))
+                tags_counted.update(f"{member} {tag}" for tag in tags if not _UNTOLD.fullmatch(tag))
             else:
-                kept[f"{member} {hash(content)}"] += 1
-    return kept
+                tags_counted[f"{member} {hash(content)}"] += 1
+    return tags_counted
 
 
-def one(path: Path, found: Found) -> None:
+def one(path: Path, outcome: Found) -> None:
     """Test one file with both functions."""
     name, data = SUFFIXES[suffix_of(path)], path.read_bytes()
-    found.files[name] += 1
+    outcome.files[name] += 1
     for what, function in (("identity", str), ("every second word", broken)):
         with tempfile.TemporaryDirectory(prefix="copyspec-real-") as folder:
             copy = Path(shutil.copy(path, folder))
-            written, edits = _corrected(name, copy, function, found)
-        found.edits += edits
+            written, edits = _corrected(name, copy, function, outcome)
+        outcome.edits += edits
         if what == "identity":
             if written != data:
-                found.say("changed by nothing", str(path))
+                outcome.say("changed by nothing", str(path))
             continue
         try:
             before = stretches(name, data)
@@ -183,15 +183,15 @@ def one(path: Path, found: Found) -> None:
             continue  # for example invalid JSON, which was refused too
         lost = before - stretches(name, written)
         if lost:
-            found.say("lost", str(path), f"{sum(lost.values())}: {list(lost)[:3]!r}")
+            outcome.say("lost", str(path), f"{sum(lost.values())}: {list(lost)[:3]!r}")
 
 
-def _corrected(name: str, path: Path, function: Callable[[str], str], found: Found) -> tuple[bytes, int]:
+def _corrected(name: str, path: Path, function: Callable[[str], str], outcome: Found) -> tuple[bytes, int]:
     runner = GECPipeline(FunctionCorrector(function, name=function.__name__), guards=GUARDS).runner
     options = FileOptions(name, FormatOptions(in_place=True), in_place=True)
     (report,) = correct_files(runner, [path], options)
     if report.error is not None:
-        found.refused[f"{name}: {type(report.error).__name__}: {str(report.error)[:80]}"] += 1
+        outcome.refused[f"{name}: {type(report.error).__name__}: {str(report.error)[:80]}"] += 1
     return path.read_bytes(), report.summary.edits
 
 
@@ -201,30 +201,33 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=sys.maxsize, help="maximum files per format, the first by name")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    started, found, skipped = time.perf_counter(), Found(), 0
+    started, outcome, skipped = time.perf_counter(), Found(), 0
     paths = sorted(path for folder in args.folders for path in folder.rglob("*") if path.is_file())
     for path in paths:
         name = SUFFIXES.get(suffix_of(path), "csv")
-        if name in ("csv", "tsv", "jsonl", "m2") or found.files[name] >= args.most:
+        if name in ("csv", "tsv", "jsonl", "m2") or outcome.files[name] >= args.most:
             skipped += 1  # records and tables are corrected only if a field or column is named
             continue
-        one(path, found)
-    for kind, count in sorted(found.files.items()):
+        one(path, outcome)
+    for kind, count in sorted(outcome.files.items()):
         print(f"{kind:12} {count}")
-    print(f"{found.edits} edits, {skipped} files skipped, wrong: {dict(found.wrong)}, refused: {dict(found.refused)}")
-    print(*found.examples, sep="\n")
+    print(
+        f"{outcome.edits} edits, {skipped} files skipped, wrong: {dict(outcome.wrong)}, "
+        f"refused: {dict(outcome.refused)}"
+    )
+    print(*outcome.examples, sep="\n")
     if args.json is not None:
         report = {
             "machine": machine(),
-            "files": dict(found.files),
-            "edits": found.edits,
-            "refused": dict(found.refused),
-            "wrong": dict(found.wrong),
-            "examples": found.examples,
+            "files": dict(outcome.files),
+            "edits": outcome.edits,
+            "refused": dict(outcome.refused),
+            "wrong": dict(outcome.wrong),
+            "examples": outcome.examples,
             "seconds": round(time.perf_counter() - started, 1),
         }
         write_json(args.json, report)
-    return 1 if found.wrong else 0
+    return 1 if outcome.wrong else 0
 
 
 if __name__ == "__main__":

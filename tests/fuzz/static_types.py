@@ -46,7 +46,7 @@ def examine(name: str, *, compiled: bool) -> dict[str, Any]:
 
     model = models.tiny(name)
     expected = expected_of(model, LENGTHS)
-    found: dict[str, Any] = {"type": name}
+    report: dict[str, Any] = {"type": name}
     ways = {"replayed": StaticOptions(use="always", new_graph=CpuGraph)}
     ways["tree attention"] = StaticOptions(use="always", attention="tree", new_graph=CpuGraph)
     for way, options in ways.items():
@@ -56,13 +56,13 @@ def examine(name: str, *, compiled: bool) -> dict[str, Any]:
             outputs, stats = run(model, options, expected)
         finally:
             logging.getLogger("copyspec").removeHandler(handler)
-        runners = {each.runner for each in stats}
-        best = next(each for each in ("graph", "static", "eager") if each in runners)
+        runners = {stat.runner for stat in stats}
+        best = next(runner for runner in ("graph", "static", "eager") if runner in runners)
         masks = any("takes masks" in record.getMessage() for record in handler.records)
-        found[way] = "differs" if outputs != expected else "masks" if masks else best
+        report[way] = "differs" if outputs != expected else "masks" if masks else best
     if compiled:
-        found["compiled"] = _graphs(model) if found["replayed"] != "eager" else "eager"
-    return found
+        report["compiled"] = _graphs(model) if report["replayed"] != "eager" else "eager"
+    return report
 
 
 def _graphs(model: Any) -> str:
@@ -93,12 +93,12 @@ def _graphs(model: Any) -> str:
     return "differs" if not same else "one graph" if graphs == 1 else f"{graphs} graphs"
 
 
-def markdown(found: Sequence[dict[str, Any]]) -> str:
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """Format the table of docs/gpu.md."""
     lines = ["| | types |", "|---|---|"]
     for way in ("replayed", "tree attention", "compiled"):
-        for outcome in sorted({each[way] for each in found if way in each}):
-            names = [f"`{each['type']}`" for each in found if each.get(way) == outcome]
+        for outcome in sorted({row[way] for row in rows if way in row}):
+            names = [f"`{row['type']}`" for row in rows if row.get(way) == outcome]
             lines.append(f"| {way}: {outcome}, {len(names)} | {', '.join(names)} |")
     return "\n".join(lines)
 
@@ -117,17 +117,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     head = {"transformers": transformers.__version__, "torch": torch.__version__, "compiled": not options.no_compile}
-    found: list[dict[str, Any]] = resumed(options.json, head).get("types", [])
+    rows: list[dict[str, Any]] = resumed(options.json, head).get("types", [])
     for name in options.only or [*models.CAUSAL, *models.SEQ2SEQ, *models.STATEFUL]:
-        if name in {each["type"] for each in found}:
+        if name in {row["type"] for row in rows}:
             continue
-        found.append(examine(name, compiled=not options.no_compile))
-        print(json.dumps(found[-1]), flush=True)
+        rows.append(examine(name, compiled=not options.no_compile))
+        print(json.dumps(rows[-1]), flush=True)
         if options.json:
-            write_json(options.json, {**head, "types": found})
+            write_json(options.json, {**head, "types": rows})
     if options.markdown:
-        print(markdown(found))
-    return int(any("differs" in each.values() for each in found))
+        print(markdown(rows))
+    return int(any("differs" in row.values() for row in rows))
 
 
 if __name__ == "__main__":

@@ -89,17 +89,17 @@ def _set(key: str, value: object, folder: Path, canary: Path) -> None:
 
 
 def _tokenizer(change: Callable[[dict[str, Any]], object], folder: Path, _canary: Path) -> None:
-    held = json.loads((folder / TOKENIZER).read_text())
-    change(held)
-    (folder / TOKENIZER).write_text(json.dumps(held))
+    data = json.loads((folder / TOKENIZER).read_text())
+    change(data)
+    (folder / TOKENIZER).write_text(json.dumps(data))
 
 
-def _numbered(number: int, held: dict[str, Any]) -> None:
-    held["model"]["vocab"]["zz"] = number
+def _numbered(number: int, data: dict[str, Any]) -> None:
+    data["model"]["vocab"]["zz"] = number
 
 
-def _added(token: dict[str, object], held: dict[str, Any]) -> None:
-    held["added_tokens"].append(token)
+def _added(token: dict[str, object], data: dict[str, Any]) -> None:
+    data["added_tokens"].append(token)
 
 
 def tokenizers() -> Iterator[tuple[str, Change]]:
@@ -147,25 +147,25 @@ def tokenizers() -> Iterator[tuple[str, Change]]:
         )
     bomb = {"type": "Split", "pattern": {"Regex": "(a*)*b|((H|e|.)*)*c"}, "behavior": "Isolated", "invert": False}
     changes: dict[str, Callable[[dict[str, Any]], object]] = {
-        "backtracking": lambda held: held.update(pre_tokenizer=bomb),
-        "bad expression": lambda held: held.update(pre_tokenizer={**bomb, "pattern": {"Regex": "(("}}),
-        "other model": lambda held: held.update(model={"type": "Evil"}),
-        "no model": lambda held: held.pop("model"),
-        "no added tokens": lambda held: held.pop("added_tokens"),
-        "empty vocabulary": lambda held: held["model"].update(vocab={}),
-        "merges of nothing": lambda held: held["model"].update(merges=[["q", "qq"]]),
-        "no decoder": lambda held: held.update(decoder=None),
-        "other version": lambda held: held.update(version="9"),
-        "normaliser": lambda held: held.update(
+        "backtracking": lambda data: data.update(pre_tokenizer=bomb),
+        "bad expression": lambda data: data.update(pre_tokenizer={**bomb, "pattern": {"Regex": "(("}}),
+        "other model": lambda data: data.update(model={"type": "Evil"}),
+        "no model": lambda data: data.pop("model"),
+        "no added tokens": lambda data: data.pop("added_tokens"),
+        "empty vocabulary": lambda data: data["model"].update(vocab={}),
+        "merges of nothing": lambda data: data["model"].update(merges=[["q", "qq"]]),
+        "no decoder": lambda data: data.update(decoder=None),
+        "other version": lambda data: data.update(version="9"),
+        "normaliser": lambda data: data.update(
             normalizer={"type": "Replace", "pattern": {"String": ""}, "content": "aa" * 999}
         ),
-        "growing": lambda held: held.update(
+        "growing": lambda data: data.update(
             normalizer={"type": "Replace", "pattern": {"Regex": "."}, "content": "a" * 10**6}
         ),
-        "truncation": lambda held: held.update(
+        "truncation": lambda data: data.update(
             truncation={"max_length": 0, "strategy": "LongestFirst", "stride": 9, "direction": "Right"}
         ),
-        "padding": lambda held: held.update(
+        "padding": lambda data: data.update(
             padding={
                 "strategy": {"Fixed": 10**10},
                 "direction": "Right",

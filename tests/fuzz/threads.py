@@ -75,13 +75,13 @@ def subject(name: str, dtype: torch.dtype = torch.float32) -> Subject:
     prompts = [[draw.randrange(5, 96) for _ in range(length)] for length in PROMPTS]
     made = [generated(model, prompt) for prompt in prompts]
     engine = Engine(model, tokenizer(), name=name, on_unsupported="plain")
-    each = Subject(name, model, engine, prompts, [tokens for tokens, _ in made], [logits for _, logits in made])
-    each.exact = dtype == torch.float32
-    each.sampled = [
+    subject_made = Subject(name, model, engine, prompts, [tokens for tokens, _ in made], [logits for _, logits in made])
+    subject_made.exact = dtype == torch.float32
+    subject_made.sampled = [
         list(engine.generate(prompt, max_new_tokens=TOKENS, max_draft_nodes=0, **SAMPLED).token_ids)
         for prompt in prompts
     ]
-    return each
+    return subject_made
 
 
 @torch.no_grad()
@@ -135,13 +135,13 @@ class Caller:
     def _stream(self, subject: Subject, engine: Engine) -> None:
         index, wanted = self._index(subject), self._draw.randrange(1, TOKENS)
         stream = engine.stream(subject.prompts[index], **self._options(subject, index))
-        found: list[int] = []
+        tokens: list[int] = []
         for chunk in stream:
-            found += chunk.token_ids
-            if len(found) >= wanted:
+            tokens += chunk.token_ids
+            if len(tokens) >= wanted:
                 break
         stream.close()  # type: ignore[attr-defined]
-        self._check(subject, index, found, whole=False)
+        self._check(subject, index, tokens, whole=False)
 
     def _sampled(self, subject: Subject, engine: Engine) -> None:
         index = self._index(subject)
@@ -154,7 +154,7 @@ class Caller:
         indices = [self._index(subject) for _ in range(2)]
 
         async def both() -> list[Any]:
-            calls = [agenerate(subject.prompts[each], model=engine, max_new_tokens=TOKENS) for each in indices]
+            calls = [agenerate(subject.prompts[index], model=engine, max_new_tokens=TOKENS) for index in indices]
             results: list[Any] = await asyncio.gather(*calls)
             return results
 
@@ -165,7 +165,9 @@ class Caller:
         if subject.name in ("mamba", "bart", "umt5", "blenderbot"):
             return
         index = self._index(subject)
-        others = [each.model for each in self._subjects if each.name == "llama" and each is not subject and each.exact]
+        others = [
+            other.model for other in self._subjects if other.name == "llama" and other is not subject and other.exact
+        ]
         chosen: list[Any] = [None, *others]
         if subject.name in ("llama", "qwen3"):
             chosen.append("layers:1")
@@ -181,9 +183,9 @@ class Caller:
         index = self._index(subject)
         from copyspec import compare
 
-        found = compare(subject.prompts[index], model=engine, max_new_tokens=TOKENS)
-        self._check(subject, index, found.plain.token_ids)
-        self._check(subject, index, found.copied.token_ids)
+        comparison = compare(subject.prompts[index], model=engine, max_new_tokens=TOKENS)
+        self._check(subject, index, comparison.plain.token_ids)
+        self._check(subject, index, comparison.copied.token_ids)
 
     def _own(self, subject: Subject, engine: Engine) -> None:
         index = self._index(subject)
@@ -205,22 +207,22 @@ class Caller:
         return {"references": [self._noisy(subject.greedy[index])], "max_new_tokens": TOKENS}
 
     def _noisy(self, tokens: Sequence[int]) -> str:
-        noisy = [self._draw.randrange(1, 96) if self._draw.random() < 0.2 else each or 1 for each in tokens]
-        return " ".join(f"w{each}" for each in noisy)
+        noisy = [self._draw.randrange(1, 96) if self._draw.random() < 0.2 else token or 1 for token in tokens]
+        return " ".join(f"w{token}" for token in noisy)
 
-    def _check(self, subject: Subject, index: int, found: Sequence[int], *, whole: bool = True) -> None:
+    def _check(self, subject: Subject, index: int, tokens: Sequence[int], *, whole: bool = True) -> None:
         if not subject.exact:
             return
-        truth, found = subject.greedy[index], list(found)
-        if found == (truth if whole else truth[: len(found)]):
+        truth, tokens = subject.greedy[index], list(tokens)
+        if tokens == (truth if whole else truth[: len(tokens)]):
             return
-        place = next((at for at, (a, b) in enumerate(zip(found, truth, strict=False)) if a != b), None)
+        place = next((at for at, (a, b) in enumerate(zip(tokens, truth, strict=False)) if a != b), None)
         if place is not None:
             logits = subject.logits[index][place]
-            if float((logits[found[place]] - logits[truth[place]]).abs() / logits.std()) <= TIE:
+            if float((logits[tokens[place]] - logits[truth[place]]).abs() / logits.std()) <= TIE:
                 self._counts["tie"] += 1
                 return
-        raise WrongError(f"{subject.name}: {found} for {truth}")
+        raise WrongError(f"{subject.name}: {tokens} for {truth}")
 
 
 def run(minutes: float, threads: int) -> int:
@@ -228,7 +230,7 @@ def run(minutes: float, threads: int) -> int:
     torch.set_num_threads(1)
     vars(selftest)["KNOWN"] = frozenset()  # so that no architecture is exempt from the self-test
     subjects = [subject(name) for name in TYPES] + [subject("llama", torch.bfloat16)]
-    before = [fingerprint(each.model) for each in subjects]
+    before = [fingerprint(one.model) for one in subjects]
     counts: Counter[str] = Counter()
     errors: list[str] = []
     until = monotonic() + 60 * minutes
@@ -248,10 +250,10 @@ def run(minutes: float, threads: int) -> int:
         worker.join()
     gc.collect()
     broken = [
-        each.name
-        for each, as_it_was in zip(subjects, before, strict=True)
-        if fingerprint(each.model) != as_it_was
-        or [generated(each.model, prompt)[0] for prompt in each.prompts] != each.greedy
+        one.name
+        for one, as_it_was in zip(subjects, before, strict=True)
+        if fingerprint(one.model) != as_it_was
+        or [generated(one.model, prompt)[0] for prompt in one.prompts] != one.greedy
     ]
     for error in errors[:5]:
         print(error)

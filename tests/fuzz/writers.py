@@ -92,12 +92,12 @@ def kills(count: int, seed: int, kinds: Sequence[str] = KINDS) -> dict[str, obje
                     times.append(seconds)
                 try:
                     assert outcome != "failed", "the writer raised"
-                    found = writer.state()
+                    total = writer.state()
                     allowed = range(state, state + BATCH + 1) if kind == "journal" else (state, state + BATCH)
-                    assert found in allowed, f"{found} of {state} and {BATCH} more"
-                    assert outcome != "done" or found == state + BATCH, f"{found} after a write that ended"
-                    states["new" if found > state else "old"] += 1
-                    state = found
+                    assert total in allowed, f"{total} of {state} and {BATCH} more"
+                    assert outcome != "done" or total == state + BATCH, f"{total} after a write that ended"
+                    states["new" if total > state else "old"] += 1
+                    state = total
                 except Exception as error:
                     broken.append(f"{kind}, {outcome}: {error!r}")
                     print(broken[-1], file=sys.stderr, flush=True)
@@ -213,14 +213,14 @@ def at_once(seconds: float, kind: str, *, removing: bool = False) -> dict[str, o
             with os.fdopen(pipe) as file:
                 reports.append(json.load(file))
             os.waitpid(child, 0)
-        failed = [each for report in reports for each in report.get("failed", [report.get("error")])]
+        failed = [failure for report in reports for failure in report.get("failed", [report.get("error")])]
         lost = 0
         if not removing:
             texts = [passage.text for passage in load_corpus(corpora.path(NAME), encode=encode)[1]]
             added = [text for report in reports for text in report.get("added", ())]
             lost = len(set(added) - set(texts)) + len(texts) - len(set(texts))
-        for each in failed[:5]:
-            print(each, file=sys.stderr, flush=True)
+        for failure in failed[:5]:
+            print(failure, file=sys.stderr, flush=True)
         figures = {name: sum(report.get(name, 0) for report in reports) for name in ("reads", "gone", "locked")}
         figures["added"] = sum(len(report.get("added", ())) for report in reports)
         return {"kind": kind, "seconds": seconds, "removing": removing, **figures, "lost": lost, "failed": len(failed)}

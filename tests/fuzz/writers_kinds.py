@@ -61,10 +61,10 @@ class Writer:
     def state(self) -> int:
         """Read the current state. Raises AssertionError if it is neither the old nor the new state of a write."""
         if self.kind == "file":
-            found = self.path.read_text()
+            content = self.path.read_text()
             old, right = text(), text().replace(WRONG, RIGHT)
-            assert found in (old, right), "the file is neither the old nor the new one"
-            return int(found == right) * BATCH
+            assert content in (old, right), "the file is neither the old nor the new one"
+            return int(content == right) * BATCH
         if self.kind == "journal":
             return self._in_journal()
         if not os.path.lexists(self.path if self.kind == "cache" else self.path / "manifest.json"):
@@ -95,7 +95,9 @@ class Writer:
         return sorted(path.name for path in self.folder.rglob("*") if path.name.startswith(".") or "tmp" in path.name)
 
     def _correct(self) -> None:
-        corrector = FunctionCorrector(lambda given: given.replace(WRONG.strip(), RIGHT.strip()), name="one mistake")
+        corrector = FunctionCorrector(
+            lambda sentence: sentence.replace(WRONG.strip(), RIGHT.strip()), name="one mistake"
+        )
         options = FileOptions(format="txt", in_place=True, resume=True)
         (report,) = GECPipeline(corrector).files(self.path, options)
         if report.error is not None:
@@ -111,8 +113,8 @@ class Writer:
         from copyspec.retrievers.langchain import BM25Retriever
 
         documents = BM25Retriever.load(self.path).documents
-        found = [(document.page_content, document.metadata["number"]) for document in documents]
-        assert found == [(passage.text, passage.start) for passage in items(range(len(documents)))]
+        contents = [(document.page_content, document.metadata["number"]) for document in documents]
+        assert contents == [(passage.text, passage.start) for passage in items(range(len(documents)))]
         return len(documents)
 
     def _in_datastore(self) -> int:
@@ -129,8 +131,8 @@ class Writer:
         with Journal(self.path, IDENTITY, resume=True) as journal:
             count = len(journal)
             for passage in items(range(count)):
-                found = journal.get(passage.text)
-                assert found is not None and found.text == passage.text.upper(), passage.text
+                outcome = journal.get(passage.text)
+                assert outcome is not None and outcome.text == passage.text.upper(), passage.text
         return count
 
 

@@ -58,7 +58,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Seen:
     ) -> None:
         for prompt, its in zip(prompts, references, strict=True):
             text = named_engine[0].codec.decode(prompt.ids) if isinstance(prompt, Encoded) else str(prompt)
-            calls.append((text, [getattr(each, "id", None) or str(text_of(each)) for each in its]))
+            calls.append((text, [getattr(document, "id", None) or str(text_of(document)) for document in its]))
         begin(self, named_engine, prompts, references, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Answers, "__init__", spy)

@@ -26,10 +26,14 @@ class _Recording(TorchDispatchMode):
             raise RuntimeError(f"{func.name()} in a graph")
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        given = {each.untyped_storage().data_ptr() for each in pytree.tree_leaves((args, kwargs)) if _is_tensor(each)}
+        storages = {
+            leaf.untyped_storage().data_ptr() for leaf in pytree.tree_leaves((args, kwargs)) if _is_tensor(leaf)
+        }
         made = pytree.tree_leaves(out)
-        fresh = [_is_tensor(each) and each.untyped_storage().data_ptr() not in given for each in made]
-        writes = any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments)
+        fresh = [_is_tensor(tensor) and tensor.untyped_storage().data_ptr() not in storages for tensor in made]
+        writes = any(
+            argument.alias_info is not None and argument.alias_info.is_write for argument in func._schema.arguments
+        )
         if writes or any(fresh):
             self.tape.append((func, args, kwargs, made, fresh))
         return out

@@ -251,5 +251,5 @@ class Adapted(nn.Module):
         self.inner, self.disable_adapters, self.merged_adapters = inner, False, list[str]()
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.inner(states)
-        return found if self.disable_adapters else found - 3.0 * found.roll(1, -1)
+        output: torch.Tensor = self.inner(states)
+        return output if self.disable_adapters else output - 3.0 * output.roll(1, -1)

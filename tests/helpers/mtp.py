@@ -102,11 +102,11 @@ def _one_by_one(family: Family, name: str, weight: torch.Tensor) -> dict[str, to
     stem, _, last = name.rpartition(".")
     if not stem.endswith("experts") or weight.dim() < 3 or "3_5" in family.model:
         return {name: weight}
-    found = dict[str, torch.Tensor]()
+    tensors = dict[str, torch.Tensor]()
     for number, expert in enumerate(weight):
         parts = zip(("gate_proj", "up_proj"), expert.chunk(2), strict=True) if "gate" in last else [(last, expert)]
-        found |= {f"{stem}.{number}.{part}.weight": each.contiguous() for part, each in parts}
-    return found
+        tensors |= {f"{stem}.{number}.{part}.weight": tensor.contiguous() for part, tensor in parts}
+    return tensors
 
 
 def reference(
@@ -116,39 +116,39 @@ def reference(
     states for a next step, and the inputs of the output head. As the families' own code computes it, with the model's
     classes, from the tensors as they were drawn."""
     family = FAMILIES[name]
-    held = mtp_tensors(family, model)
+    tensors = mtp_tensors(family, model)
     layer = copy.deepcopy(model.base_model.layers[family.layer])
-    generator_order = {key: held_part(held, family, key) for key in layer.state_dict()}
+    generator_order = {key: held_part(tensors, family, key) for key in layer.state_dict()}
     layer.load_state_dict(generator_order)
 
-    def normed(given: torch.Tensor, key: str) -> torch.Tensor:
+    def normed(x: torch.Tensor, key: str) -> torch.Tensor:
         norm: Any = copy.deepcopy(layer.input_layernorm)
-        norm.weight = nn.Parameter(held[f"{key}.weight"])
-        found: torch.Tensor = norm(given)
-        return found
+        norm.weight = nn.Parameter(tensors[f"{key}.weight"])
+        normalized: torch.Tensor = norm(x)
+        return normalized
 
     parts = [normed(embeddings, family.token_norm), normed(states, family.state_norm)]
     joined = torch.cat(parts[::-1] if family.states_first else parts, -1)
-    hidden = nn.functional.linear(joined, held[f"{family.projection}.weight"])[None]
+    hidden = nn.functional.linear(joined, tensors[f"{family.projection}.weight"])[None]
     count = len(states)
     places = torch.arange(count)[None]
     mask = torch.full((1, 1, count, count), float("-inf")).triu(1)
     three = places.expand(3, 1, -1) if "3_5" in family.model else places  # Qwen3.5 also sees images
     turned = model.base_model.rotary_emb(hidden, three)
-    found = layer(hidden, attention_mask=mask, position_ids=places, position_embeddings=turned)
-    found = (found[0] if isinstance(found, tuple) else found)[0]
+    output = layer(hidden, attention_mask=mask, position_ids=places, position_embeddings=turned)
+    output = (output[0] if isinstance(output, tuple) else output)[0]
     if family.norm is None:
-        return found, model.base_model.norm(found)
-    last = normed(found, family.norm)
+        return output, model.base_model.norm(output)
+    last = normed(output, family.norm)
     return last, last
 
 
-def held_part(held: dict[str, torch.Tensor], family: Family, key: str) -> torch.Tensor:
+def held_part(tensors: dict[str, torch.Tensor], family: Family, key: str) -> torch.Tensor:
     """A weight of transformers' layer from the published tensors."""
     name = family.block + key
-    if name in held:
-        return held[name]
+    if name in tensors:
+        return tensors[name]
     stem, _, last = name.rpartition(".")
     kinds = ("gate_proj", "up_proj") if "gate" in last else (last,)
-    experts = range(sum(each.startswith(stem) and each.endswith(f"{kinds[0]}.weight") for each in held))
-    return torch.stack([torch.cat([held[f"{stem}.{each}.{kind}.weight"] for kind in kinds]) for each in experts])
+    experts = range(sum(name.startswith(stem) and name.endswith(f"{kinds[0]}.weight") for name in tensors))
+    return torch.stack([torch.cat([tensors[f"{stem}.{expert}.{kind}.weight"] for kind in kinds]) for expert in experts])

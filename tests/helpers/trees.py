@@ -71,9 +71,9 @@ class Rows:
                 texts = [[*sequence, *(tree.tokens[index] for index in path_to(tree, node))] for node in nodes]
                 expected = alone(self.model, self.prompts[row], texts)
                 assert scores[row].shape == (1 + len(tree), self.target.vocab_size)
-                found = scores[row][[1 + node for node in nodes]]
-                assert found.isfinite().all()  # `max` would drop NaN
-                worst = max(worst, float((found - expected).abs().max()))
+                part = scores[row][[1 + node for node in nodes]]
+                assert part.isfinite().all()  # `max` would drop NaN
+                worst = max(worst, float((part - expected).abs().max()))
             paths.append(path_to(tree, self.rng.randrange(ROOT, len(tree))))
         self.session.keep(paths)
         for row, (tree, path) in enumerate(zip(trees, paths, strict=True)):

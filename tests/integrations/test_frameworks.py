@@ -73,8 +73,8 @@ def test_options_of_loading_load_the_model_and_unknown_ones_load_nothing(
     with pytest.raises(ValueError, match="temperature"):
         engine_and_options("folder", {"temperature": -1})
     assert not loaded
-    given = {"dtype": "float32", "device": "cpu", "max_new_tokens": 3, "references": ["a"]}
-    assert engine_and_options("folder", given, ["references"]) == (engine, {"max_new_tokens": 3, "references": ["a"]})
+    options = {"dtype": "float32", "device": "cpu", "max_new_tokens": 3, "references": ["a"]}
+    assert engine_and_options("folder", options, ["references"]) == (engine, {"max_new_tokens": 3, "references": ["a"]})
     assert loaded == [{"dtype": "float32", "device": "cpu"}]
 
 
@@ -94,7 +94,7 @@ def test_llama_index(engine: copyspec.Engine, corpus: Path) -> None:
     llm = CopySpecLlamaLLM(engine, max_tokens=12)
     plain = engine.generate("the cat", chat=True, drafter="none", max_new_tokens=12)
     assert llm.complete("the cat").text == llm.complete("the cat", formatted=True).text == plain.text
-    assert "".join(each.delta or "" for each in llm.stream_complete("the cat")) == plain.text
+    assert "".join(chunk.delta or "" for chunk in llm.stream_complete("the cat")) == plain.text
     with copyspec.references("the cat sat on the mat"):
         assert llm.complete("the cat").text == plain.text
     assert llm.predict(PromptTemplate("the {animal}"), animal="cat") == plain.text
@@ -102,7 +102,7 @@ def test_llama_index(engine: copyspec.Engine, corpus: Path) -> None:
     said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "the cat"}]
     answer = engine.generate(said, drafter="none", max_new_tokens=12).text
     assert llm.chat(turns).message.content == answer
-    assert "".join(each.delta or "" for each in llm.stream_chat(turns)) == answer
+    assert "".join(chunk.delta or "" for chunk in llm.stream_chat(turns)) == answer
     with pytest.raises(ValueError, match="n=2 cannot be streamed"):
         list(llm.stream_complete("the cat", n=2, temperature=1.0))
     with pytest.raises(ValueError, match="n=2 cannot be streamed"):
@@ -115,10 +115,10 @@ def test_llama_index(engine: copyspec.Engine, corpus: Path) -> None:
         llm.complete("the cat", colour="red")
     with pytest.raises(TypeError, match="colour"):
         CopySpecLlamaLLM(engine, colour="red")
-    held = CopySpecLlamaLLM(engine, max_tokens=12, system_prompt="Be brief.")
-    assert held.system_prompt == "Be brief."
-    again = CopySpecLlamaLLM.from_dict(held.to_dict(), model=engine)
-    assert again.to_dict() == held.to_dict() and again.complete("the cat").text == held.complete("the cat").text
+    saved = CopySpecLlamaLLM(engine, max_tokens=12, system_prompt="Be brief.")
+    assert saved.system_prompt == "Be brief."
+    again = CopySpecLlamaLLM.from_dict(saved.to_dict(), model=engine)
+    assert again.to_dict() == saved.to_dict() and again.complete("the cat").text == saved.complete("the cat").text
     for options in ({"max_tokens": 5}, {"max_new_tokens": 5}):
         assert (
             llm.complete("the cat", ignore_eos=True, **options).raw.token_ids
@@ -127,11 +127,11 @@ def test_llama_index(engine: copyspec.Engine, corpus: Path) -> None:
     shorter = CopySpecLlamaLLM(engine, max_new_tokens=7, ignore_eos=True)
     assert len(shorter.complete("the cat").raw.token_ids) == 7
     assert len(shorter.complete("the cat", max_tokens=5).raw.token_ids) == 5
-    (found,) = IndexRetriever(*load_corpus(corpus), k=1).retrieve("When does the boat leave?")
-    assert found.node.metadata == {"file_path": "guide.md", "heading": "Boats"}
-    assert TEXT[found.node.start_char_idx : found.node.end_char_idx] == found.text
-    ((reference,),) = parse_references([found], 1)
-    assert (reference.name, reference.text) == ("guide.md", found.text)
+    (node,) = IndexRetriever(*load_corpus(corpus), k=1).retrieve("When does the boat leave?")
+    assert node.node.metadata == {"file_path": "guide.md", "heading": "Boats"}
+    assert TEXT[node.node.start_char_idx : node.node.end_char_idx] == node.text
+    ((reference,),) = parse_references([node], 1)
+    assert (reference.name, reference.text) == ("guide.md", node.text)
 
 
 async def test_asyncio_of_llama_index_leaves_the_event_loop_free(engine: copyspec.Engine) -> None:
@@ -155,14 +155,14 @@ async def test_asyncio_of_llama_index_leaves_the_event_loop_free(engine: copyspe
         answers = await asyncio.gather(*map(llm.achat, turns))
         ticker.cancel()
         assert ticks > 5, "a call takes 40 passes"
-        assert [each.message.content for each in answers] == [llm.chat(each).message.content for each in turns]
+        assert [answer.message.content for answer in answers] == [llm.chat(turn).message.content for turn in turns]
         whole = await llm.acomplete("the cat")
         assert whole.text == llm.complete("the cat").text and len(whole.raw.token_ids) == 40
         for streamed, text in (
             (await llm.astream_complete("the cat"), whole.text),
             (await llm.astream_chat(turns[1]), answers[1].message.content),
         ):
-            assert "".join([each.delta or "" async for each in streamed]) == text
+            assert "".join([chunk.delta or "" async for chunk in streamed]) == text
         with pytest.raises(TypeError, match="colour"):
             await llm.acomplete("the cat", colour="red")
 
@@ -192,9 +192,11 @@ def test_nodes_of_several_corpora_can_be_joined(tmp_path: Path) -> None:
     for name, (file, text) in texts.items():
         corpora.add_bm25(name, split_passages(Document(file, text)))
         retriever, passages = load_corpus(tmp_path / name)
-        ((found,), (bare,)) = (IndexRetriever(retriever, each, k=1).retrieve("herons") for each in (passages, None))
-        ids[name] = found.node.node_id
-        assert bare.node.node_id != found.node.node_id
+        ((placed,), (bare,)) = (
+            IndexRetriever(retriever, places, k=1).retrieve("herons") for places in (passages, None)
+        )
+        ids[name] = placed.node.node_id
+        assert bare.node.node_id != placed.node.node_id
     assert ids["a"] != ids["b"] and ids["a"] == ids["again"]
 
 
@@ -208,14 +210,14 @@ def test_haystack(engine: copyspec.Engine, corpus: Path, monkeypatch: pytest.Mon
     pipeline.add_component("retriever", CorpusRetriever(*load_corpus(corpus), top_k=1))
     pipeline.add_component("generator", CopySpecGenerator(engine, max_new_tokens=12))
     pipeline.connect("retriever.documents", "generator.documents")
-    given = {"retriever": {"query": "When does the boat leave?"}, "generator": {"prompt": "the cat"}}
-    made = pipeline.run(given, include_outputs_from={"retriever"})
+    inputs = {"retriever": {"query": "When does the boat leave?"}, "generator": {"prompt": "the cat"}}
+    made = pipeline.run(inputs, include_outputs_from={"retriever"})
     plain = engine.generate("the cat", chat=True, drafter="none", max_new_tokens=12)
     assert made["generator"]["replies"] == [plain.text]
-    (found,) = made["retriever"]["documents"]
-    assert found.meta == {"source": "guide.md", "heading": "Boats", "start": TEXT.index("# Boats"), "end": len(TEXT)}
-    ((reference,),) = parse_references([found], 1)
-    assert (reference.name, reference.text) == ("guide.md", found.content)
+    (document,) = made["retriever"]["documents"]
+    assert document.meta == {"source": "guide.md", "heading": "Boats", "start": TEXT.index("# Boats"), "end": len(TEXT)}
+    ((reference,),) = parse_references([document], 1)
+    assert (reference.name, reference.text) == ("guide.md", document.content)
     with monkeypatch.context() as patch:
         patch.setattr(copyspec, "load", lambda model, **loading: engine)
         named = haystack.Pipeline()
@@ -223,7 +225,7 @@ def test_haystack(engine: copyspec.Engine, corpus: Path, monkeypatch: pytest.Mon
         named.add_component("generator", CopySpecGenerator("folder", max_new_tokens=12))
         named.connect("retriever.documents", "generator.documents")
         again = loaded(haystack.Pipeline, named.dumps())
-    assert again.run(given)["generator"]["replies"] == [plain.text]
+    assert again.run(inputs)["generator"]["replies"] == [plain.text]
 
 
 def loaded(kind: type[Any], text: str) -> Any:
@@ -272,25 +274,25 @@ def test_components_of_haystack_are_saved_and_made_again(
 ) -> None:
     loaded: list[object] = []
     monkeypatch.setattr(copyspec, "load", lambda model, **loading: loaded.append((model, loading)) or engine)
-    given = {"dtype": "float32", "max_new_tokens": 12}
-    made = components.CopySpecGenerator(Path("folder"), **given)
+    options = {"dtype": "float32", "max_new_tokens": 12}
+    made = components.CopySpecGenerator(Path("folder"), **options)
     saved = json.loads(json.dumps(made.to_dict()))
-    assert saved["init_parameters"] == {"model": "folder", **given}
+    assert saved["init_parameters"] == {"model": "folder", **options}
     again = components.CopySpecGenerator.from_dict(saved)
     assert again.to_dict() == saved and again.run("the cat")["replies"] == made.run("the cat")["replies"]
     assert loaded[1] == ("folder", {"dtype": "float32"})
     sampled = made.run("the cat", generation_kwargs={"n": 2, "temperature": 1.0, "seed": 3})
     expected = engine.generate("the cat", chat=True, n=2, temperature=1.0, seed=3, max_new_tokens=12).samples
-    assert sampled["replies"] == [each.text for each in expected] and len(sampled["meta"]) == 2
+    assert sampled["replies"] == [result.text for result in expected] and len(sampled["meta"]) == 2
     assert components.CopySpecGenerator().to_dict()["init_parameters"] == {"model": None}
     with pytest.raises(ValueError, match="is an object, which cannot be saved: give the model's name or folder"):
         components.CopySpecGenerator(engine).to_dict()
 
     question = "When does the boat leave?"
     saved = json.loads(json.dumps(components.CorpusRetriever(corpus, top_k=1).to_dict()))
-    (found,) = components.CorpusRetriever.from_dict(saved).run(question)["documents"]
+    (document,) = components.CorpusRetriever.from_dict(saved).run(question)["documents"]
     in_memory = components.CorpusRetriever(*load_corpus(corpus), top_k=1)
-    assert [found] == in_memory.run(question)["documents"] and found.meta["source"] == "guide.md"
+    assert [document] == in_memory.run(question)["documents"] and document.meta["source"] == "guide.md"
     with pytest.raises(ValueError, match="is an object, which cannot be saved: give the folder of its corpus"):
         in_memory.to_dict()
     with pytest.raises(ValueError, match="passages come with the corpus in"):
@@ -300,10 +302,10 @@ def test_components_of_haystack_are_saved_and_made_again(
 def test_langchain_documents_know_their_place_and_encoders_are_embeddings(corpus: Path) -> None:
     from copyspec.retrievers.langchain import DocumentRetriever, EncoderEmbeddings
 
-    (found,) = DocumentRetriever.load(corpus, k=1).invoke("When does the boat leave?")
+    (document,) = DocumentRetriever.load(corpus, k=1).invoke("When does the boat leave?")
     start = TEXT.index("# Boats")
     wanted = {"source": "guide.md", "heading": "Boats", "start": start, "end": len(TEXT)}
-    assert {key: found.metadata[key] for key in wanted} == wanted and "page" not in found.metadata
+    assert {key: document.metadata[key] for key in wanted} == wanted and "page" not in document.metadata
     embeddings = EncoderEmbeddings(lambda texts: [[float(len(text)), 1.0] for text in texts])
     assert embeddings.embed_documents(["ab", "c"]) == [[2.0, 1.0], [1.0, 1.0]]
     assert embeddings.embed_query("abc") == [3.0, 1.0]

@@ -106,7 +106,7 @@ class FakeLlama:
 @pytest.fixture(autouse=True)
 def no_times(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "cheap" not in request.node.name:  # the duration of a fake evaluation means nothing
-        monkeypatch.setattr(EvaluationCosts, "observe", lambda *given: None)
+        monkeypatch.setattr(EvaluationCosts, "observe", lambda *args: None)
 
 
 def test_a_told_text_is_written_in_few_evaluations() -> None:

@@ -24,10 +24,12 @@ def sent(task: CorrectColumn | AnswerColumn) -> Any:
 def test_a_column_is_corrected_as_the_pipeline_does(engine: Engine) -> None:
     task = CorrectColumn(model=engine, max_new_tokens=8)
     batch = {"text": np.array([*TEXTS, None], dtype=object), "id": np.arange(4)}
-    found = task(batch)
-    assert found["corrected"] == [each.text for each in GECPipeline(engine, max_new_tokens=8)(TEXTS)] + [None]
-    assert found["id"] == [0, 1, 2, 3]
-    assert found[ERROR][3] == "text is not text: NoneType"
+    columns = task(batch)
+    assert columns["corrected"] == [correction.text for correction in GECPipeline(engine, max_new_tokens=8)(TEXTS)] + [
+        None
+    ]
+    assert columns["id"] == [0, 1, 2, 3]
+    assert columns[ERROR][3] == "text is not text: NoneType"
     without = task({"id": [1, 2]})
     assert without["corrected"] == [None, None] and without["id"] == [1, 2]
     assert without[ERROR] == ["there is no column 'text'; the rows have 'id'"] * 2
@@ -98,16 +100,16 @@ def test_one_bad_row_does_not_fail_its_batch(engine: Engine, monkeypatch: pytest
         return corrections(self, texts)
 
     monkeypatch.setattr(GECPipeline, "_corrections", fails)
-    found = CorrectColumn(model=engine, max_new_tokens=8)({"text": TEXTS})
-    assert [each is None for each in found["corrected"]] == [False, True, False]
-    assert found[ERROR][1] == "ValueError: it cannot be read"
+    columns = CorrectColumn(model=engine, max_new_tokens=8)({"text": TEXTS})
+    assert [text is None for text in columns["corrected"]] == [False, True, False]
+    assert columns[ERROR][1] == "ValueError: it cannot be read"
 
 
 def test_a_column_is_answered(engine: Engine) -> None:
     batch = {"question": ["Where do storks nest?", None], "passages": [["Storks nest on chimneys."], "text"]}
-    found = AnswerColumn(model=engine)(batch)
-    assert isinstance(found["answer"][0], str) and found[ERROR][0] is None
-    assert found["answer"][1] is None and found[ERROR][1]
+    columns = AnswerColumn(model=engine)(batch)
+    assert isinstance(columns["answer"][0], str) and columns[ERROR][0] is None
+    assert columns["answer"][1] is None and columns[ERROR][1]
     without = AnswerColumn(model=engine)({"question": ["Where?"]})
     assert without["answer"] == [None]
     assert without[ERROR] == ["there is no column 'passages'; the rows have 'question'"]

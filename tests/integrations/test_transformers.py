@@ -155,10 +155,10 @@ def test_sampling_repeats_by_torch_seed_and_rows_differ() -> None:
 
     def sampled(torch_seed: int, **more: Any) -> torch.Tensor:
         set_seed(torch_seed)
-        found: torch.Tensor = model.generate(
+        ids: torch.Tensor = model.generate(
             **inputs, **options, custom_generate=copyspec.hf, tokenizer=tokenizer(), **more
         )
-        return found
+        return ids
 
     first = sampled(1)
     assert first.shape[0] == 4 and len({tuple(row) for row in first.tolist()}) == 4
@@ -173,14 +173,14 @@ def test_sampled_frequencies_are_those_of_the_scores() -> None:
     options = {"do_sample": True, "temperature": 0.7, "top_k": 4, "num_return_sequences": 600, "max_new_tokens": 1}
     config = {"return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 1, "pad_token_id": PAD}
     scores = model.generate(**inputs, **options | config | {"num_return_sequences": 1}).scores[0][0]
-    found = model.generate(
+    ids = model.generate(
         **inputs, **options, pad_token_id=PAD, custom_generate=copyspec.hf, tokenizer=tokenizer(), seed=3
     )
-    counts = torch.bincount(found[:, -1], minlength=VOCAB_SIZE).double()
+    counts = torch.bincount(ids[:, -1], minlength=VOCAB_SIZE).double()
     expected = scores.double().softmax(-1) * 600
-    kept = expected > 0
-    assert not counts[~kept].any()
-    assert float(((counts - expected)[kept] ** 2 / expected[kept]).sum()) < 16.3  # chi-square, 3 degrees, p = 0.001
+    mask = expected > 0
+    assert not counts[~mask].any()
+    assert float(((counts - expected)[mask] ** 2 / expected[mask]).sum()) < 16.3  # chi-square, 3 degrees, p = 0.001
 
 
 def test_pipelines() -> None:
@@ -266,9 +266,9 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 @pytest.mark.parametrize(("options", "error", "message"), WRONG.values(), ids=WRONG)
 def test_what_is_not_offered_is_said(options: dict[str, Any], error: type[Exception], message: str) -> None:
     model: Any = model_of("llama")
-    given = {**padded(prompts(1)), "max_new_tokens": 4, "tokenizer": tokenizer(), "pad_token_id": PAD} | options
+    kwargs = {**padded(prompts(1)), "max_new_tokens": 4, "tokenizer": tokenizer(), "pad_token_id": PAD} | options
     with pytest.raises(error, match=message):
-        model.generate(**given, custom_generate=copyspec.hf)
+        model.generate(**kwargs, custom_generate=copyspec.hf)
 
 
 def batch_of_t5(rows: int = 2) -> tuple[Any, dict[str, torch.Tensor]]:

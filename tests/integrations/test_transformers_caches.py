@@ -81,9 +81,9 @@ def test_a_call_continues_from_a_filled_cache(name: str) -> None:
         ids = torch.cat([ids, more], dim=1)
         ones = torch.ones(len(ids), ids.shape[1] - inputs["input_ids"].shape[1], dtype=torch.long)
         mask = torch.cat([inputs["attention_mask"], ones], dim=1)
-        for given in (ids, ids[:, int(cache.get_seq_length()) :]):
+        for ids_given in (ids, ids[:, int(cache.get_seq_length()) :]):
             options = DICT | {"output_logits": True, "repetition_penalty": 1.2, "max_new_tokens": 6}
-            turn = {"input_ids": given, "attention_mask": mask}
+            turn = {"input_ids": ids_given, "attention_mask": mask}
             own, ours = copy.deepcopy(cache), copy.deepcopy(cache)
             plain = by_transformers(model, turn, **options, **{CACHE_FIELD: own})
             copied = by_copyspec(model, turn, **options, **{CACHE_FIELD: ours})
@@ -139,9 +139,9 @@ def test_caches_that_cannot_be_continued_are_refused() -> None:
         (inputs["input_ids"], r"holds 21 tokens, and of the 12 ids none follows them"),
         (torch.full((1, 40), 9), r"holds 2 rows, and the ids have 1"),
     ):
-        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), CACHE_FIELD: copy.deepcopy(cache)}
+        call = {"input_ids": ids, "attention_mask": torch.ones_like(ids), CACHE_FIELD: copy.deepcopy(cache)}
         with pytest.raises(ValueError, match=message):
-            by_copyspec(model, given)
+            by_copyspec(model, call)
     mask = torch.ones(2, 20, dtype=torch.long)
     with pytest.raises(ValueError, match="attention_mask has 20 columns, and past_key_values holds 21, and the ids 12"):
         by_copyspec(model, {"input_ids": inputs["input_ids"], "attention_mask": mask}, **{CACHE_FIELD: cache})
@@ -153,10 +153,10 @@ def test_caches_that_cannot_be_continued_are_refused() -> None:
     ids = torch.full((2, 40), 9)
     with pytest.raises(ValueError, match="past_key_values holds tokens in a Rounded, from which copyspec cannot"):
         by_copyspec(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, **{CACHE_FIELD: cache})
-    t5, given = model_of("t5"), padded(prompts(2), left=False)
-    cache = cache_of(by_transformers(t5, given, **DICT))
+    t5, call = model_of("t5"), padded(prompts(2), left=False)
+    cache = cache_of(by_transformers(t5, call, **DICT))
     with pytest.raises(ValueError, match="past_key_values holds tokens, and copyspec begins an encoder-decoder"):
-        by_copyspec(t5, given, **{CACHE_FIELD: cache})
+        by_copyspec(t5, call, **{CACHE_FIELD: cache})
 
 
 @pytest.mark.parametrize(

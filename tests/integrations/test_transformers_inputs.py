@@ -205,14 +205,14 @@ def test_token_types_in_encodings(name: str) -> None:
     encoding = {key: value.tolist() for key, value in padded(rows, left=False).items()}
     encoding["token_type_ids"] = [[0] * len(row) for row in encoding["input_ids"]]
     model = model_of(name)
-    given: dict[str, Any] = {"model": model, "tokenizer": tokenizer(), "max_new_tokens": 4}
+    options: dict[str, Any] = {"model": model, "tokenizer": tokenizer(), "max_new_tokens": 4}
     one = {key: value[1] for key, value in encoding.items()}
     for prompt in (encoding, one, [one]):
         if name in ("gpt2", "gptj", "codegen"):
             with pytest.raises(TypeError, match=r"prompt 0 is an encoding with token_type_ids, to which \w+ adds"):
-                copyspec.generate(prompt, **given)
+                copyspec.generate(prompt, **options)
         else:
-            copyspec.generate(prompt, **given)
+            copyspec.generate(prompt, **options)
     copyspec.unload(model)
 
 
@@ -325,8 +325,8 @@ def test_embeddings_are_read_by_generate_and_tokens_follow(name: str, options: d
         inputs = padded(prompts(rows))
         embeds = torch.randn(*inputs["input_ids"].shape, 32, generator=generator) * 0.7
         mask = {"attention_mask": inputs["attention_mask"]}
-        for given in ({}, mask, inputs) if is_plain else (inputs,) if rows == 1 else (mask,):
-            call = {"inputs_embeds": embeds, **given}
+        for extra in ({}, mask, inputs) if is_plain else (inputs,) if rows == 1 else (mask,):
+            call = {"inputs_embeds": embeds, **extra}
             plain = by_transformers(model, call, return_dict_in_generate=True, **options)
             own = {"references": plain.sequences.tolist()}
             copied = by_copyspec(model, call, own, return_dict_in_generate=True, **options)
@@ -335,7 +335,7 @@ def test_embeddings_are_read_by_generate_and_tokens_follow(name: str, options: d
             for field in ("scores", "logits") if "output_scores" in options else ():
                 for expected, got in zip(plain[field], copied[field], strict=True):
                     torch.testing.assert_close(got, expected, atol=1e-3, rtol=1e-3)
-            width = inputs["input_ids"].shape[1] if "input_ids" in given else 0
+            width = inputs["input_ids"].shape[1] if "input_ids" in extra else 0
             for result, row in zip(copied.results, plain.sequences[:, width:].tolist(), strict=True):
                 assert list(result.token_ids) == row[: len(result.token_ids)]
                 assert (result.finish_reason == "stop") is (row[len(result.token_ids) - 1] in ends)

@@ -90,8 +90,8 @@ def test_a_told_text_is_written_in_few_steps() -> None:
         request(1, with_source(1)),
         request(1, copying(Parameters(max_tokens=None), references=[text(2), text(1)])),
     )
-    for key, each in (("b", helped), ("c", referred)):
-        runner.add(key, each)
+    for key, row in (("b", helped), ("c", referred)):
+        runner.add(key, row)
     run(runner)
     assert helped.output == referred.output == plain.output == plain.script
     assert helped.steps <= len(plain.script) / 10
@@ -106,8 +106,8 @@ def test_long_texts_are_prepared_and_freed_in_parts_while_all_rows_go_on(
     """A request sampled with a seed is prepared at once: its output may depend on when it is drafted."""
     monkeypatch.setattr("copyspec.integrations.vllm.rows.SLICE", 1000)
     monkeypatch.setattr("copyspec.integrations.vllm.proposer.PREPARING_SECONDS", 1e-9)
-    given = [ids(text(number, 40)) for number in range(100, 140)]
-    long = request(1, copying(Parameters(max_tokens=None, seed=seed), references=[*given, text(1)]))
+    references = [ids(text(number, 40)) for number in range(100, 140)]
+    long = request(1, copying(Parameters(max_tokens=None, seed=seed), references=[*references, text(1)]))
     long.sampling_params.temperature = float(seed is not None)
     other, runner = request(2, with_source(2)), Runner(engine_config())
     runner.add("long", long)
@@ -184,8 +184,8 @@ def test_requests_come_go_and_move_and_none_is_kept() -> None:
             runner.step()
         assert runner.drafter.num_rows <= len(runner.requests) + 9  # plus those that ended in the last step
     run(runner)
-    assert all(each.output == each.script for each in done)
-    helped = [each.steps / len(each.script) for each in done if each.sampling_params.extra_args]
+    assert all(row.output == row.script for row in done)
+    helped = [row.steps / len(row.script) for row in done if row.sampling_params.extra_args]
     assert sum(helped) / len(helped) < 0.2
     runner.add("last", request(0))
     runner.step()
@@ -201,8 +201,8 @@ def test_without_a_runner_it_drafts_from_tokens_alone_and_says_so_once(caplog: p
             requests.append(runner.add(f"{number}", request(number, with_source(number), prompt=prompt)))
             runner.step()
         run(runner)
-    assert [each.output for each in requests] == [each.script for each in requests]
-    assert sum(each.steps for each in requests) < 0.5 * sum(len(each.script) for each in requests)
+    assert [row.output for row in requests] == [row.script for row in requests]
+    assert sum(row.steps for row in requests) < 0.5 * sum(len(row.script) for row in requests)
     assert [record.message for record in caplog.records if "runner was not found" in record.message]
     assert len(caplog.records) == 1
     assert runner.effective_drafter_max_model_len == MAX_LENGTH
@@ -224,7 +224,7 @@ def test_wrong_texts_of_a_request_are_ignored_and_told_once(caplog: pytest.LogCa
             runner.add(str(number), request(number, Parameters(max_tokens=None, extra_args=wrong)))
         requests = list(runner.requests.values())
         run(runner)
-    assert [each.output for each in requests] == [each.script for each in requests]
+    assert [row.output for row in requests] == [row.script for row in requests]
     assert len(caplog.records) == 1 and "copyspec_edit_source must be a str" in caplog.text
 
 
@@ -256,8 +256,8 @@ def test_without_a_tokenizer_it_copies_from_token_ids(tokenizer: Any, caplog: py
         alone = runner.add("b", request(3, prompt=f"Correct: {text(3)}"))
         ignored = [runner.add(f"{number}", request(number, with_source(number))) for number in (4, 5)]
         run(runner)
-    for each in (told, alone, *ignored):
-        assert each.output == each.script
+    for row in (told, alone, *ignored):
+        assert row.output == row.script
     assert told.steps <= len(told.script) / 10 and alone.steps <= len(alone.script) / 3
     assert ignored[0].steps > 2 * told.steps
     assert [record.message.split(" (")[0] for record in caplog.records] == [
@@ -317,7 +317,7 @@ def test_an_error_while_drafting_does_not_reach_the_engine(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = Runner(engine_config())
-    monkeypatch.setattr(runner.drafter._maker, "make", lambda *given: 1 / 0)
+    monkeypatch.setattr(runner.drafter._maker, "make", lambda *args: 1 / 0)
     wanted = runner.add("a", request(1))
     with caplog.at_level(logging.ERROR):
         run(runner)
@@ -331,8 +331,8 @@ def test_a_sampler_that_loses_parameters_is_mended(caplog: pytest.LogCaptureFixt
     with fake_vllm(TOKENIZER, broken=True), caplog.at_level(logging.WARNING):
         Runner(engine_config())
         mended: Any = sys.modules["vllm.v1.sample.rejection_sampler"]
-        found = mended.expand_batch_to_tokens(torch.tensor([0.0, 0.7]), torch.tensor([2, 3]), 3, 0, 1)
-        torch.testing.assert_close(found, torch.tensor([1.0, 1.0, 0.7]))
+        expanded = mended.expand_batch_to_tokens(torch.tensor([0.0, 0.7]), torch.tensor([2, 3]), 3, 0, 1)
+        torch.testing.assert_close(expanded, torch.tensor([1.0, 1.0, 0.7]))
     assert "copyspec has replaced it" in caplog.text
 
 
@@ -401,8 +401,8 @@ def test_rows_that_are_sampled_with_a_seed_draft_whatever_it_costs() -> None:
             runner.drafter._costs.observe(tokens, 1e-3 * tokens**2)
     seeded = Parameters(max_tokens=None, temperature=0.8, seed=1)
     rows = [request(1, copying(seeded, edit_source=text(1))), request(1, with_source(1))]
-    for number, each in enumerate(rows):
-        runner.add(str(number), each)
+    for number, row in enumerate(rows):
+        runner.add(str(number), row)
     drafts = runner.step()
     assert len(drafts[0]) == 16 and len(drafts[1]) < 16
 
@@ -465,10 +465,10 @@ def test_parameters_are_copied_and_checked() -> None:
 
 
 def test_the_engine_is_configured_by_the_name_of_the_class() -> None:
-    found = config(32)
-    module, _, name = str(found["model"]).rpartition(".")
+    settings = config(32)
+    module, _, name = str(settings["model"]).rpartition(".")
     assert getattr(__import__(module, fromlist=[name]), name).__name__ == "Proposer"
-    assert found["num_speculative_tokens"] == 32
+    assert settings["num_speculative_tokens"] == 32
     with pytest.raises(ValueError, match="num_speculative_tokens must be an integer from 1 to 128"):
         config(0)
 

@@ -78,7 +78,10 @@ class Reranker(BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
         best = sorted(documents, key=lambda document: document.metadata["who"])[:1]
-        return [Document(each.page_content, metadata={**each.metadata, "score": 0.7}, id=each.id) for each in best]
+        return [
+            Document(document.page_content, metadata={**document.metadata, "score": 0.7}, id=document.id)
+            for document in best
+        ]
 
 
 def allowed(documents: Sequence[Document]) -> list[Document]:
@@ -103,13 +106,13 @@ def looked_up(question: str) -> str:
 
 
 def mapped(llm: ChatCopySpec) -> Runnable[str, object]:
-    each = BOTH | allowed | joined
-    return asking(RunnableLambda(lambda question: [question, question + "!"]) | each.map() | "\n".join) | llm
+    documents = BOTH | allowed | joined
+    return asking(RunnableLambda(lambda question: [question, question + "!"]) | documents.map() | "\n".join) | llm
 
 
 def parallel(llm: ChatCopySpec) -> Runnable[str, object]:
-    found = RunnableParallel(one=Fixed(documents=[OPEN]), two=Fixed(documents=[SHUT, OPEN]))
-    return asking(found | (lambda both: joined(allowed([*both["one"], *both["two"]])))) | llm
+    both_searches = RunnableParallel(one=Fixed(documents=[OPEN]), two=Fixed(documents=[SHUT, OPEN]))
+    return asking(both_searches | (lambda both: joined(allowed([*both["one"], *both["two"]])))) | llm
 
 
 def raw_beside(llm: ChatCopySpec) -> Runnable[str, object]:
@@ -118,13 +121,13 @@ def raw_beside(llm: ChatCopySpec) -> Runnable[str, object]:
 
 
 def handed_over(llm: ChatCopySpec) -> Runnable[str, object]:
-    found = RunnableParallel(chosen=BOTH | allowed, question=RunnablePassthrough())
+    prepared = RunnableParallel(chosen=BOTH | allowed, question=RunnablePassthrough())
     asked = ChatPromptTemplate.from_template("{question}")
-    return found | with_references(asked | llm, key="chosen")
+    return prepared | with_references(asked | llm, key="chosen")
 
 
 def branched(llm: ChatCopySpec) -> Runnable[str, object]:
-    return asking(BOTH | RunnableBranch((lambda found: len(found) > 1, allowed), allowed) | joined) | llm
+    return asking(BOTH | RunnableBranch((lambda documents: len(documents) > 1, allowed), allowed) | joined) | llm
 
 
 def graph(llm: ChatCopySpec) -> Runnable[str, object]:
@@ -142,8 +145,8 @@ def graph(llm: ChatCopySpec) -> Runnable[str, object]:
 @tool(response_format="content_and_artifact")
 def search(query: str) -> tuple[str, list[Document]]:
     """Find documents."""
-    found = BOTH.invoke(query)
-    return joined(allowed(found)), found
+    documents = BOTH.invoke(query)
+    return joined(allowed(documents)), documents
 
 
 def tooled(llm: ChatCopySpec) -> Runnable[str, object]:
@@ -158,9 +161,11 @@ def tooled(llm: ChatCopySpec) -> Runnable[str, object]:
 
 CHAINS: dict[str, Build] = {
     "filter": lambda llm: asking(BOTH | allowed | joined) | llm,
-    "filter and format": lambda llm: asking(BOTH | (lambda found: joined(allowed(found)))) | llm,
+    "filter and format": lambda llm: asking(BOTH | (lambda documents: joined(allowed(documents)))) | llm,
     "repr": lambda llm: asking(BOTH | allowed) | llm,
-    "json": lambda llm: asking(BOTH | allowed | (lambda found: json.dumps([it.page_content for it in found]))) | llm,
+    "json": lambda llm: (
+        asking(BOTH | allowed | (lambda documents: json.dumps([it.page_content for it in documents]))) | llm
+    ),
     "other white space": lambda llm: asking(BOTH | allowed | joined | (lambda text: " ".join(text.split()))) | llm,
     "compressor": lambda llm: asking(OfBoth(base=BOTH, compressor=Allowed()) | joined) | llm,
     "reranker": lambda llm: asking(OfBoth(base=BOTH, compressor=Reranker()) | joined) | llm,
@@ -204,7 +209,7 @@ def test_citations_name_what_the_chain_let_through(name: str, way: str) -> None:
         pytest.skip("LangGraph's stream yields states")
     answer = WAYS[way](with_citations(CHAINS[name](model())))  # type: ignore[arg-type]
     assert answer.text.strip() == QUOTE
-    assert [(each.text, each.document.id) for each in answer.citations] == [  # type: ignore[attr-defined]
+    assert [(citation.text, citation.document.id) for citation in answer.citations] == [  # type: ignore[attr-defined]
         ("On Sundays the library is closed.", "open")
     ]
 
@@ -219,17 +224,17 @@ def test_a_reader_who_guesses_a_text_is_told_nothing(name: str, way: str) -> Non
         answer = sum(built.stream(asked), CitedAnswer("", ()))
     else:
         answer = built.invoke(asked) if way == "invoke" else asyncio.run(built.abatch([asked]))[0]
-    assert [each.document.id for each in answer.citations] == ["open"]  # type: ignore[attr-defined]
+    assert [citation.document.id for citation in answer.citations] == ["open"]  # type: ignore[attr-defined]
     message = CHAINS[name](model()).invoke(asked)
     assert "shut-17" not in str(message)
 
 
 @pytest.mark.parametrize("kept", [[], [OPEN]])
 def test_what_is_filtered_out_stays_so_where_nothing_is_left(kept: list[Document]) -> None:
-    nothing = BOTH | (lambda found: kept) | joined
+    nothing = BOTH | (lambda documents: kept) | joined
     question = f"{SHUT.page_content} {OPEN.page_content}"
     answer = with_citations(asking(nothing) | model()).invoke(question)  # type: ignore[arg-type]
-    assert [each.id for each in answer.documents] == [each.id for each in kept]  # type: ignore[attr-defined]
+    assert [document.id for document in answer.documents] == [document.id for document in kept]  # type: ignore[attr-defined]
 
 
 def filters_and_answers(llm: ChatCopySpec) -> Runnable[str, object]:
@@ -291,24 +296,24 @@ def test_a_quote_in_a_list_or_in_quotes_names_its_document() -> None:
     for form in ('["{}"]', "[1] {}\n[2]", "1. {}\n2."):
         text = OPEN.page_content.splitlines()[0]
         whole = Fixed(documents=[Document(text, id="line")]) | (
-            lambda found, form=form: form.format(found[0].page_content)
+            lambda documents, form=form: form.format(documents[0].page_content)
         )
         answer = with_citations(asking(whole) | model(form.format(text))).invoke("When?")  # type: ignore[arg-type]
-        assert [each.document.id for each in answer.citations] == ["line"], form  # type: ignore[attr-defined]
+        assert [citation.document.id for citation in answer.citations] == ["line"], form  # type: ignore[attr-defined]
 
 
 def test_steps_that_only_look_at_documents_drop_none() -> None:
     looked = RunnablePassthrough.assign(count=lambda state: len(state["docs"]), grade=lambda state: "good")
-    found = RunnableParallel(docs=BOTH, question=RunnablePassthrough()) | looked
+    searched = RunnableParallel(docs=BOTH, question=RunnablePassthrough()) | looked
     for shown in (PROMPT, RunnablePassthrough.assign(docs=lambda state: joined(state["docs"])) | PROMPT):
-        answer = with_citations(found | shown | model()).invoke("When?")  # type: ignore[arg-type]
-        assert {each.id for each in answer.documents} == {"open", "shut-17"}  # type: ignore[attr-defined]
+        answer = with_citations(searched | shown | model()).invoke("When?")  # type: ignore[arg-type]
+        assert {document.id for document in answer.documents} == {"open", "shut-17"}  # type: ignore[attr-defined]
 
     def asked(state: dict[str, list[Document]]) -> AIMessage:
         return model().invoke(f"{joined(state['docs'])}: when?")
 
-    answer = with_citations(found | asked).invoke("When?")  # type: ignore[arg-type]
-    assert {each.id for each in answer.documents} == {"open", "shut-17"}  # type: ignore[attr-defined]
+    answer = with_citations(searched | asked).invoke("When?")  # type: ignore[arg-type]
+    assert {document.id for document in answer.documents} == {"open", "shut-17"}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -323,14 +328,14 @@ def test_metadata_names_what_the_chain_let_through(name: str) -> None:
 
 
 def test_no_document_is_named_where_the_prompt_holds_none() -> None:
-    counted = asking(BOTH | (lambda found: str(len(found)))) | model()
+    counted = asking(BOTH | (lambda documents: str(len(documents)))) | model()
     assert with_citations(counted).invoke("When?").citations == ()  # type: ignore[arg-type]
     language = CopySpecLLM(model=engine(), max_tokens=150, model_kwargs={"logits_processor": says(QUOTE)})
     prompt = PromptTemplate.from_template("{docs}: when?")
     filtered = RunnableParallel(docs=BOTH | allowed | joined) | prompt | language
     answers = with_citations(filtered).batch(["a"])  # type: ignore[arg-type]
     for answer in [*answers, with_citations(filtered).invoke("a")]:  # type: ignore[arg-type]
-        assert [each.id for each in answer.documents] == ["open"]  # type: ignore[attr-defined]
+        assert [document.id for document in answer.documents] == ["open"]  # type: ignore[attr-defined]
 
 
 TWINS = [Document(OPEN.page_content, id=name, metadata={"who": who}) for name, who in (("x", "board"), ("y", "all"))]
@@ -340,8 +345,8 @@ TWINS = [Document(OPEN.page_content, id=name, metadata={"who": who}) for name, w
 def test_of_equal_texts_the_one_that_was_passed_on_is_named(order: int) -> None:
     twins = Fixed(documents=TWINS[::order])
     answer = with_citations(asking(twins | allowed | joined) | model()).invoke("When?")  # type: ignore[arg-type]
-    assert [each.id for each in answer.documents] == ["y"]  # type: ignore[attr-defined]
-    unknown = with_citations(asking(twins | (lambda found: joined(allowed(found)))) | model())  # type: ignore[arg-type]
+    assert [document.id for document in answer.documents] == ["y"]  # type: ignore[attr-defined]
+    unknown = with_citations(asking(twins | (lambda documents: joined(allowed(documents)))) | model())  # type: ignore[arg-type]
     assert unknown.invoke("When?").documents == (), "nobody knows which"
 
 
@@ -366,16 +371,20 @@ def test_random_filters_hold(seed: int) -> None:
         Document(" ".join(draw.sample(sentences, draw.randint(1, 3))), id=f"name-{index}", metadata={"n": index})
         for index in range(6)
     ]
-    kept = set(draw.sample(range(6), draw.randint(0, 3)))
+    allowed_numbers = set(draw.sample(range(6), draw.randint(0, 3)))
     quote = " ".join(draw.sample(sentences, 3))
-    shown = draw.choice([joined, lambda found: json.dumps([it.page_content for it in found]), lambda found: found])
-    filtered = Fixed(documents=documents) | (lambda found: [it for it in found if it.metadata["n"] in kept]) | shown
+    shown = draw.choice([joined, lambda chosen: json.dumps([it.page_content for it in chosen]), lambda chosen: chosen])
+    filtered = (
+        Fixed(documents=documents)
+        | (lambda chosen: [it for it in chosen if it.metadata["n"] in allowed_numbers])
+        | shown
+    )
     answer = with_citations(asking(filtered) | model(quote)).invoke("When?")  # type: ignore[arg-type]
     message = (asking(filtered) | model(quote)).invoke("When?")
     assert answer.text.strip() == quote
-    assert {int(each.metadata["n"]) for each in answer.documents} <= kept  # type: ignore[attr-defined]
-    visible = " ".join(documents[index].page_content for index in kept)
+    assert {int(document.metadata["n"]) for document in answer.documents} <= allowed_numbers  # type: ignore[attr-defined]
+    visible = " ".join(documents[index].page_content for index in allowed_numbers)
     if any(sentence in visible for sentence in sentences if sentence in quote):
         assert answer.documents
-    for index in set(range(6)) - kept:
+    for index in set(range(6)) - allowed_numbers:
         assert f"name-{index}" not in str(message)

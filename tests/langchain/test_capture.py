@@ -51,8 +51,8 @@ def check(seen: Seen, questions: list[str]) -> None:
     """Check that each question's call received the document of that question and no other."""
     assert len(seen) == len(questions)
     for question in questions:
-        (found,) = [references for prompt, references in seen if question in prompt]
-        assert found == [question]
+        (own,) = [references for prompt, references in seen if question in prompt]
+        assert own == [question]
 
 
 def drained(pieces: AsyncIterator[object]) -> None:
@@ -98,11 +98,11 @@ def test_documents_reach_a_model_whose_tokens_a_graph_streams(llm: ChatCopySpec,
     inputs = {"question": QUESTIONS[0]}, {"messages": [HumanMessage(QUESTIONS[1])]}
     passes_config = way == "astream" and not NODES_KEEP_THEIR_RUN
     programs = compiled_graph(llm, passes_config=passes_config), compiled_agent(llm)
-    for program, given in zip(programs, inputs, strict=True):
+    for program, program_input in zip(programs, inputs, strict=True):
         if way == "stream":
-            assert list(program.stream(given, stream_mode="messages"))  # type: ignore[arg-type]
+            assert list(program.stream(program_input, stream_mode="messages"))  # type: ignore[arg-type]
         else:
-            drained(program.astream(given, stream_mode="messages"))  # type: ignore[arg-type]
+            drained(program.astream(program_input, stream_mode="messages"))  # type: ignore[arg-type]
     if passes_config:
         assert seen.pop()[1] == [], "of an agent's nodes the config is not ours to pass"
     check(seen, QUESTIONS[: len(seen)])

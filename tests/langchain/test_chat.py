@@ -96,11 +96,11 @@ def test_stop_strings_of_several_tokens_end_answers_and_streams(how: str) -> Non
     wanted = text[: text.index(stop)]
     made = ChatCopySpec(model=engine_with(), max_tokens=16, stop=[stop] if how == "constructor" else None)
     llm = made.bind(stop=[stop]) if how == "bound" else made
-    given = {"stop": [stop]} if how == "call" else {}
-    message = llm.invoke(PROMPTS[0], **given)
+    options = {"stop": [stop]} if how == "call" else {}
+    message = llm.invoke(PROMPTS[0], **options)
     assert message.content == wanted
     assert message.response_metadata["finish_reason"] == "stop"
-    assert "".join(str(chunk.content) for chunk in llm.stream(PROMPTS[0], **given)) == wanted
+    assert "".join(str(chunk.content) for chunk in llm.stream(PROMPTS[0], **options)) == wanted
 
 
 def test_options_of_a_call_count_and_unknown_ones_are_named(llm: ChatCopySpec) -> None:
@@ -148,7 +148,7 @@ def test_max_tokens_is_kept(llm: ChatCopySpec) -> None:
 def test_asyncio_is_native(llm: ChatCopySpec) -> None:
     async def main() -> None:
         wanted = [plain(prompt).text for prompt in PROMPTS]
-        assert [each.content for each in await asyncio.gather(*map(llm.ainvoke, PROMPTS))] == wanted
+        assert [message.content for message in await asyncio.gather(*map(llm.ainvoke, PROMPTS))] == wanted
         assert "".join([str(chunk.content) async for chunk in llm.astream(PROMPTS[0])]) == wanted[0]
 
     asyncio.run(main())
@@ -234,7 +234,7 @@ def generate(llm: ChatCopySpec) -> list[object]:
     return [generations[0].text for generations in result.generations]
 
 
-@pytest.mark.parametrize("together", [batch, abatch, generate], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("together", [batch, abatch, generate], ids=lambda way: way.__name__)
 def test_batches_share_passes(llm: ChatCopySpec, together: Callable[[ChatCopySpec], list[object]]) -> None:
     engine = engine_with()
     with counted(engine) as serial:
@@ -257,7 +257,7 @@ def test_batches_share_passes(llm: ChatCopySpec, together: Callable[[ChatCopySpe
 
 def test_sixteen_threads_get_their_own_answers(llm: ChatCopySpec) -> None:
     prompts = [*PROMPTS, *(prompt.upper() for prompt in PROMPTS)]
-    assert [each.content for each in llm.batch(prompts)] == [plain(prompt).text for prompt in prompts]
+    assert [message.content for message in llm.batch(prompts)] == [plain(prompt).text for prompt in prompts]
 
 
 def test_streams_join_to_the_answer(llm: ChatCopySpec) -> None:
@@ -386,7 +386,7 @@ def test_messages_become_chats() -> None:
         {"role": "tool", "content": '{"a": 1}', "tool_call_id": "7"},
         {"role": "critic", "content": "x"},
     ]
-    assert [each["role"] for each in without_tool_roles(chat)] == ["user", "assistant", "user", "critic"]
+    assert [message["role"] for message in without_tool_roles(chat)] == ["user", "assistant", "user", "critic"]
     answered = [chat[0], {**chat[1], "content": ""}, chat[2]]
     assert without_tool_roles(answered) == [{"role": "user", "content": 'Hi\n{"a": 1}', "name": "ann"}]
     invalid = [
@@ -398,7 +398,7 @@ def test_messages_become_chats() -> None:
         (shown_call,) = to_chat([AIMessage(text, invalid_tool_calls=invalid)])
         assert shown_call == {"role": "assistant", "content": "\n".join(filter(None, (text, *said)))}
     twice = merged([chat[1], chat[1], chat[2], chat[2]])
-    assert [each["role"] for each in twice] == ["assistant", "tool", "tool"] and len(twice[0]["tool_calls"]) == 2  # type: ignore[arg-type]
+    assert [message["role"] for message in twice] == ["assistant", "tool", "tool"] and len(twice[0]["tool_calls"]) == 2  # type: ignore[arg-type]
 
 
 def test_calls_among_the_blocks_of_other_models_are_shown_once() -> None:
@@ -415,9 +415,9 @@ def test_only_the_first_of_several_prompts_is_the_run_of_a_given_id(llm: ChatCop
         def on_chat_model_start(self, *_: object, run_id: UUID, **__: object) -> None:
             runs.append(run_id)
 
-    given = uuid4()
-    llm.generate([[HumanMessage(prompt)] for prompt in PROMPTS[:3]], callbacks=[Starts()], run_id=given)
-    assert given in runs and len(set(runs)) == 3
+    run_id = uuid4()
+    llm.generate([[HumanMessage(prompt)] for prompt in PROMPTS[:3]], callbacks=[Starts()], run_id=run_id)
+    assert run_id in runs and len(set(runs)) == 3
 
 
 def test_models_without_a_template_say_so() -> None:

@@ -34,14 +34,14 @@ def test_an_agent_edits_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\ny = 1\n")
     arguments = [{"edit": BLOCK}, {"edit": BLOCK}, {"edit": "# ...\nz = 3\n", "path": "a.py", "instruction": "Add z"}]
     calls = [
-        AIMessage("", tool_calls=[{"name": "apply_edit", "args": each, "id": str(number)}])
-        for number, each in enumerate(arguments)
+        AIMessage("", tool_calls=[{"name": "apply_edit", "args": argument, "id": str(number)}])
+        for number, argument in enumerate(arguments)
     ]
     pipeline = ApplyPipeline(OracleModel("x = 2\ny = 1\nz = 3\n"))
     model = Scripted(messages=iter([*calls, AIMessage("Done.")]))
     agent = agents.create_agent(model, [apply_edit_tool(pipeline, tmp_path)])
     messages = agent.invoke({"messages": [HumanMessage("Edit")]})["messages"]
-    told = [each.content for each in messages if isinstance(each, ToolMessage)]
+    told = [message.content for message in messages if isinstance(message, ToolMessage)]
     assert told[0] == "a.py: applied without a model" and told[2] == "a.py: merged by the model"
     assert "nothing was written. a.py: the part at line 2 of the edit seems to be made already" in told[1]
     assert (tmp_path / "a.py").read_text() == "x = 2\ny = 1\nz = 3\n"

@@ -63,7 +63,7 @@ def test_counters_and_reasons_come_with_generations(llm: CopySpecLLM) -> None:
     assert info is not None and info["finish_reason"] in ("stop", "length") and info["model_name"] == "tiny"
     assert result.llm_output is not None
     usages = [generations[0].generation_info["usage_metadata"] for generations in result.generations]  # type: ignore[index]
-    assert result.llm_output["token_usage"]["output_tokens"] == sum(each["output_tokens"] for each in usages)
+    assert result.llm_output["token_usage"]["output_tokens"] == sum(usage["output_tokens"] for usage in usages)
     several = llm.generate(PROMPTS[:2], n=2, temperature=1.0, seed=1)
     assert [len(generations) for generations in several.generations] == [2, 2]
 
@@ -140,7 +140,7 @@ def test_citations_come_while_the_answer_is_streamed(is_async: bool) -> None:
         joined = pieces[0]
         for piece in pieces[1:]:
             so_far = joined.text + piece.text
-            assert all(so_far[each.start : each.end] == each.text for each in piece.citations)
+            assert all(so_far[citation.start : citation.end] == citation.text for citation in piece.citations)
             joined += piece
         assert joined == cited.invoke("When?") and len(joined.citations) == 2
         if chain is not quoting.text:  # its last step needs the whole answer
@@ -158,7 +158,7 @@ class Tokens(BaseCallbackHandler):
 
 def test_tokens_reach_the_handlers_of_invoke_if_wanted(engine: Engine) -> None:
     llm = CopySpecLLM(model=engine, max_tokens=16, streaming=True)
-    for call in (llm.invoke, lambda *given: asyncio.run(llm.ainvoke(*given))):
+    for call in (llm.invoke, lambda *args: asyncio.run(llm.ainvoke(*args))):
         tokens = Tokens()
         text = call(PROMPTS[0], {"callbacks": [tokens]})
         assert "".join(tokens.texts) == text and len(tokens.texts) > 1
@@ -232,8 +232,8 @@ def test_a_citation_begins_with_the_first_word_that_its_document_holds(
 ) -> None:
     documents = [BREWERY, HARBOUR]
     parts = copied_parts(answer, spans_at(answer, *copies), documents)
-    found = [(answer[each.start : each.end], id_of(each.reference), each.document_start) for each in parts]
-    assert found == cited
+    places = [(answer[part.start : part.end], id_of(part.reference), part.document_start) for part in parts]
+    assert places == cited
     for part in parts:
         text = text_of(part.reference)
         assert text is not None and text[part.document_start : part.document_end] == answer[part.start : part.end]

@@ -133,13 +133,13 @@ def test_earlier_answers_stay_in_their_namespace(
 
 def test_with_references_binds_by_key_and_streams(llm: ChatCopySpec, seen: Seen) -> None:
     inner = PROMPT | llm | StrOutputParser()
-    chain = RunnablePassthrough.assign(docs=lambda given: [Document("text", id=given["question"])]) | with_references(
+    chain = RunnablePassthrough.assign(docs=lambda inputs: [Document("text", id=inputs["question"])]) | with_references(
         inner, key="docs"
     )
-    given = [{"context": "c", "question": question} for question in QUESTIONS]
-    chain.invoke(given[0])
-    assert len(list(chain.stream(given[1]))) > 1
-    asyncio.run(chain.abatch(given[2:]))
+    inputs = [{"context": "c", "question": question} for question in QUESTIONS]
+    chain.invoke(inputs[0])
+    assert len(list(chain.stream(inputs[1]))) > 1
+    asyncio.run(chain.abatch(inputs[2:]))
     for question in QUESTIONS:
         assert [references for prompt, references in seen if question in prompt] == [[question]]
     with pytest.raises(ValueError, match="no ChatCopySpec, CopySpecLLM or ChatOpenAI"):
@@ -177,13 +177,13 @@ def test_with_references_finds_the_models_inside(
     made: Callable[[ChatCopySpec], Runnable[object, object]], llm: ChatCopySpec, seen: Seen
 ) -> None:
     chain = with_references(made(llm), key="docs")
-    given = {"context": "c", "question": QUESTIONS[0], "docs": [Document("text", id="x")]}
-    chain.invoke(given)
-    assert len(list(chain.stream(given))) > 0
+    inputs = {"context": "c", "question": QUESTIONS[0], "docs": [Document("text", id="x")]}
+    chain.invoke(inputs)
+    assert len(list(chain.stream(inputs))) > 0
     assert [references for _, references in seen] == [["x"], ["x"]]
 
 
-def fails(given: object) -> str:
+def fails(inputs: object) -> str:
     raise ValueError("so that the next one is asked")
 
 
@@ -215,21 +215,21 @@ def test_traces_do_not_show_references(engine: Engine, kind: type[ChatCopySpec] 
     tracer = Tracer()
     llm = kind(model=engine, max_tokens=3, model_kwargs={"prediction": SECRET})
     config = {"callbacks": [tracer]}
-    for given in ({"references": [Document(SECRET)]}, {"references": SECRET}, {"prediction": SECRET}):
-        llm.invoke("hi", config, **given)  # type: ignore[arg-type]
-        list(llm.stream("hi", config, **given))  # type: ignore[arg-type]
-        (PROMPT | llm.bind(**given)).invoke({"context": "", "question": "hi"}, config)  # type: ignore[arg-type]
-        llm.batch(["hi", "ho"], config, **given)  # type: ignore[arg-type]
-        asyncio.run(llm.ainvoke("hi", config, **given))  # type: ignore[arg-type]
-        asyncio.run(_stream_with(llm, config, given))
+    for options in ({"references": [Document(SECRET)]}, {"references": SECRET}, {"prediction": SECRET}):
+        llm.invoke("hi", config, **options)  # type: ignore[arg-type]
+        list(llm.stream("hi", config, **options))  # type: ignore[arg-type]
+        (PROMPT | llm.bind(**options)).invoke({"context": "", "question": "hi"}, config)  # type: ignore[arg-type]
+        llm.batch(["hi", "ho"], config, **options)  # type: ignore[arg-type]
+        asyncio.run(llm.ainvoke("hi", config, **options))  # type: ignore[arg-type]
+        asyncio.run(_stream_with(llm, config, options))
     assert len(tracer.runs) >= 36
     assert not [run for run in tracer.runs if SECRET in run]
 
 
 async def _stream_with(
-    llm: ChatCopySpec | CopySpecLLM, config: dict[str, list[Tracer]], given: dict[str, object]
+    llm: ChatCopySpec | CopySpecLLM, config: dict[str, list[Tracer]], options: dict[str, object]
 ) -> None:
-    async for _ in llm.astream("hi", config, **given):  # type: ignore[arg-type]
+    async for _ in llm.astream("hi", config, **options):  # type: ignore[arg-type]
         pass
 
 
@@ -248,9 +248,9 @@ def test_streams_hand_no_reference_to_what_traces_their_arguments(
 
     for name in ("stream", "astream"):
         monkeypatch.setattr(BaseChatModel, name, spied(getattr(BaseChatModel, name)))
-    given: dict[str, object] = {"references": [Document(SECRET)], "prediction": SECRET}
-    list(llm.stream("hi", **given))
-    asyncio.run(_stream_with(llm, {}, given))
+    options: dict[str, object] = {"references": [Document(SECRET)], "prediction": SECRET}
+    list(llm.stream("hi", **options))
+    asyncio.run(_stream_with(llm, {}, options))
     assert len(handed) == 2 and not [options for options in handed if SECRET in options]
 
 
@@ -349,10 +349,10 @@ def test_private_says_nothing() -> None:
 def test_found_documents_are_taken_once_and_as_long_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     from copyspec.pipelines.langchain import documents
 
-    found = [Document("aa"), Document("bb"), Document("aa"), Document("cc")]
-    assert [text_of(each) for each in gather(["bb", [1, 2]], found)] == ["bb", None, "aa", "cc"]
+    listed = [Document("aa"), Document("bb"), Document("aa"), Document("cc")]
+    assert [text_of(document) for document in gather(["bb", [1, 2]], listed)] == ["bb", None, "aa", "cc"]
     monkeypatch.setattr(documents, "MAX_FOUND_CHARACTERS", 5)
-    assert [text_of(each) for each in gather(["handed over"], found)] == ["handed over", "aa", "bb"]
+    assert [text_of(document) for document in gather(["handed over"], listed)] == ["handed over", "aa", "bb"]
 
 
 def test_answers_are_those_without_references_and_of_plain_decoding(engine: Engine) -> None:

@@ -82,10 +82,10 @@ class TestFAISS(RetrieversIntegrationTests):
 
 def test_documents_come_with_ids_metadata_and_rank_bm25s_scores() -> None:
     query = "When is the library open?"
-    found = BM25Retriever(DOCUMENTS, k=2).invoke(query)
+    documents = BM25Retriever(DOCUMENTS, k=2).invoke(query)
     scores = BM25Okapi([words(text) for text in TEXTS]).get_scores(words(query))
-    assert [(each.id, each.metadata["source"]) for each in found] == [("d0", "0.md"), ("d3", "3.md")]
-    assert [each.metadata["score"] for each in found] == pytest.approx([scores[0], scores[3]], abs=1e-9)
+    assert [(document.id, document.metadata["source"]) for document in documents] == [("d0", "0.md"), ("d3", "3.md")]
+    assert [document.metadata["score"] for document in documents] == pytest.approx([scores[0], scores[3]], abs=1e-9)
     assert "score" not in DOCUMENTS[0].metadata, "the caller's documents stay as they are"
 
 
@@ -93,12 +93,12 @@ def test_texts_and_documents_make_the_same_retriever() -> None:
     metadatas = [document.metadata for document in DOCUMENTS]
     made = BM25Retriever.from_texts(TEXTS, metadatas, ids=[f"d{index}" for index in range(5)], k=2)
     assert made.invoke("bridge") == BM25Retriever.from_documents(DOCUMENTS, k=2).invoke("bridge")
-    assert [each.id for each in BM25Retriever.from_texts(TEXTS).invoke("swans", k=1)] == ["1"]
+    assert [document.id for document in BM25Retriever.from_texts(TEXTS).invoke("swans", k=1)] == ["1"]
 
 
 def test_the_right_one_of_two_documents_is_found() -> None:
-    found = [BM25Retriever(DOCUMENTS[:2], k=1, idf="lucene").invoke(query)[0].id for query in ("library?", "swans?")]
-    assert found == ["d0", "d1"]
+    ids = [BM25Retriever(DOCUMENTS[:2], k=1, idf="lucene").invoke(query)[0].id for query in ("library?", "swans?")]
+    assert ids == ["d0", "d1"]
 
 
 def test_calls_of_asyncio_and_wrong_numbers() -> None:
@@ -146,7 +146,7 @@ def test_what_a_filter_leaves_out_stays_out_when_saved(tmp_path: Path) -> None:
         base.save(folder)
         loaded = BM25Retriever.load(folder)
         query = "the swans library bridge"
-        ids = [[each.id for each in one.invoke(query, k=9)] for one in (loaded, retriever)]
+        ids = [[document.id for document in one.invoke(query, k=9)] for one in (loaded, retriever)]
         assert loaded.k == 2 and ids[0] == ids[1]
     BM25Retriever(DOCUMENTS, filter=lambda document: document.id == "d1").save(tmp_path / "function")
     with pytest.raises(ValueError, match="filters by a function, which cannot be saved: give it as filter="):
@@ -176,7 +176,9 @@ def test_files_of_other_indices(tmp_path: Path) -> None:
     assert BM25Retriever.load(tmp_path / "plain", k=1).invoke("swans")[0].page_content == TEXTS[1]
     BM25Retriever(DOCUMENTS).save(tmp_path / "full")
     BM25Search(TEXTS[::-1]).save(tmp_path / "full")
-    assert [each.id for each in BM25Retriever.load(tmp_path / "full", k=1).invoke("swans")] == ["3"], "replaced whole"
+    assert [document.id for document in BM25Retriever.load(tmp_path / "full", k=1).invoke("swans")] == ["3"], (
+        "replaced whole"
+    )
     with pytest.raises(TypeError, match="metadata must be strings, numbers, lists and dicts to be saved"):
         BM25Retriever([Document("a word", metadata={"x": object()})]).save(tmp_path / "odd")
     circle: dict[str, object] = {}
@@ -199,8 +201,8 @@ def test_ids_and_metadata_stay_if_texts_are_added_without_langchain(tmp_path: Pa
     base = load_retriever(tmp_path)
     base.add(["A kettle boils."])
     base.save(tmp_path)
-    found = [BM25Retriever.load(tmp_path).invoke(query, k=1)[0] for query in ("swans", "kettle")]
-    assert [(each.id, each.metadata.get("source")) for each in found] == [("d1", "1.md"), ("5", None)]
+    documents = [BM25Retriever.load(tmp_path).invoke(query, k=1)[0] for query in ("swans", "kettle")]
+    assert [(document.id, document.metadata.get("source")) for document in documents] == [("d1", "1.md"), ("5", None)]
 
 
 def test_vectors_may_be_tensors_that_need_gradients() -> None:
@@ -220,8 +222,8 @@ def test_fields_may_be_configured_and_the_index_stays() -> None:
         retrievers.append(FAISSRetriever(DOCUMENTS, embed))
     for retriever in retrievers:
         chosen = retriever.configurable_fields(k=ConfigurableField(id="k"))
-        found = chosen.invoke("the libraries", {"configurable": {"k": 1}})
-        assert found == retriever.invoke("the libraries", k=1) and len(found) == 1
+        documents = chosen.invoke("the libraries", {"configurable": {"k": 1}})
+        assert documents == retriever.invoke("the libraries", k=1) and len(documents) == 1
         assert len(chosen.invoke("the libraries")) == len(retriever.invoke("the libraries"))
 
 
@@ -233,9 +235,9 @@ def test_texts_that_were_added_without_documents_are_named(tmp_path: Path) -> No
         with pytest.raises(ValueError, match=r"holds 6 texts, and there are 5 documents: .* over\(base, documents\)"):
             use()
     assert len(BM25Retriever.load(tmp_path).documents) == 5, "the saved index is as it was"
-    more = (each for each in [*DOCUMENTS, Document("A kettle boils.", id="new")])
+    more = (document for document in [*DOCUMENTS, Document("A kettle boils.", id="new")])
     again = DocumentRetriever.over(retriever.base, more)  # type: ignore[arg-type]
-    assert [each.id for each in again.invoke("kettle", k=1)] == ["new"]
+    assert [document.id for document in again.invoke("kettle", k=1)] == ["new"]
 
 
 def test_encoders_as_embeddings() -> None:
@@ -255,7 +257,9 @@ def test_any_retriever_of_the_package_will_do() -> None:
             "bridge"
         )
     dense = DocumentRetriever.over(DenseRetriever(TEXTS, embed), k=2)
-    assert [each.id for each in dense.invoke(TEXTS[2])] == [str(hit.id) for hit in dense.base.search(TEXTS[2], 2)]
+    assert [document.id for document in dense.invoke(TEXTS[2])] == [
+        str(hit.id) for hit in dense.base.search(TEXTS[2], 2)
+    ]
     with pytest.raises(ValueError, match="documents are not those of the index: 1 for its 5 texts"):
         DocumentRetriever.over(base, DOCUMENTS[:1])
 
@@ -292,17 +296,17 @@ def test_filters_apply_before_the_best_are_taken(name: str, k: int) -> None:
     try:
         for wanted in FILTERS:
             retriever = DocumentRetriever.over(base, DOCUMENTS, k=k, filter=wanted)
-            found = retriever.invoke("the library at the mill")
-            ids = [int(str(document.id)[1:]) for document in found]
+            documents = retriever.invoke("the library at the mill")
+            ids = [int(str(document.id)[1:]) for document in documents]
             limit = 3 if name == "reranked" else k
             assert len(ids) == min(k, limit, len(passing(wanted))) and set(ids) <= set(passing(wanted))
-            assert found == asyncio.run(retriever.ainvoke("the library at the mill"))
-            assert found == DocumentRetriever.over(base, DOCUMENTS).invoke(
+            assert documents == asyncio.run(retriever.ainvoke("the library at the mill"))
+            assert documents == DocumentRetriever.over(base, DOCUMENTS).invoke(
                 "the library at the mill", k=k, filter=wanted
             )
             if name in ("bm25", "dense"):
                 scores = base.score("the library at the mill", passing(wanted))
-                assert [document.metadata["score"] for document in found] == sorted(scores, reverse=True)[:k]
+                assert [document.metadata["score"] for document in documents] == sorted(scores, reverse=True)[:k]
     finally:
         getattr(base, "close", bool)()
 

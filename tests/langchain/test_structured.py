@@ -91,12 +91,12 @@ class OldJoke(BaseModelV1):
 def test_objects_have_the_properties_that_they_name(schema: Any) -> None:
     def check(part: object) -> None:
         if isinstance(part, list):
-            for each in part:
-                check(each)
+            for child in part:
+                check(child)
         elif isinstance(part, dict):
             assert "properties" not in part or part["additionalProperties"] is False
-            for each in part.values():
-                check(each)
+            for child in part.values():
+                check(child)
 
     check(constraint(schema))
 
@@ -181,11 +181,11 @@ def test_logprobs_stand_in_the_metadata_as_openai_has_them() -> None:
     message = llm.invoke("the cat")
     content = message.response_metadata["logprobs"]["content"]
     assert len(content) == message.usage_metadata["output_tokens"]
-    assert all(len(each["top_logprobs"]) == 2 and each["logprob"] <= 0 for each in content)
+    assert all(len(entry["top_logprobs"]) == 2 and entry["logprob"] <= 0 for entry in content)
     *_, last = llm.stream("the cat")
     streamed = last.response_metadata["logprobs"]["content"]
-    assert [each["token"] for each in streamed] == [each["token"] for each in content]
-    assert [each["logprob"] for each in streamed] == pytest.approx([each["logprob"] for each in content], abs=1e-4)
+    assert [entry["token"] for entry in streamed] == [entry["token"] for entry in content]
+    assert [entry["logprob"] for entry in streamed] == pytest.approx([entry["logprob"] for entry in content], abs=1e-4)
     assert "logprobs" not in ChatCopySpec(model=engine(), max_tokens=5).invoke("the cat").response_metadata
 
 
@@ -209,5 +209,5 @@ def test_what_cannot_be_enforced_is_left_out_of_the_constraint() -> None:
     pytest.importorskip("llguidance")
     quote, close = (engine().codec.encode(text).ids[0] for text in '"]')
     llm = ChatCopySpec(model=engine(), max_tokens=100, model_kwargs={"logit_bias": {quote: 50.0, close: 30.0}})
-    kept = llm.with_structured_output(Kept, method="json_schema").invoke("the mat")
-    assert isinstance(kept, Kept)
+    instance = llm.with_structured_output(Kept, method="json_schema").invoke("the mat")
+    assert isinstance(instance, Kept)

@@ -141,8 +141,8 @@ def test_streams_hold_the_calls_and_the_text_of_invoke(llm: ChatCopySpec, said: 
         joined = sum(chunks[1:], chunks[0])
         assert isinstance(joined, AIMessageChunk) and isinstance(whole, AIMessage)
         assert joined.content == whole.content
-        assert [(each["name"], each["args"]) for each in joined.tool_calls] == [
-            (each["name"], each["args"]) for each in whole.tool_calls
+        assert [(call["name"], call["args"]) for call in joined.tool_calls] == [
+            (call["name"], call["args"]) for call in whole.tool_calls
         ]
         assert len(joined.invalid_tool_calls) == len(whole.invalid_tool_calls)
         turns = [[HumanMessage("6 times 7?"), said, HumanMessage("So?")] for said in (whole, joined)]
@@ -184,8 +184,8 @@ def test_forced_calls_hold_to_the_schemas_of_the_tools(llm: ChatCopySpec, choice
         streamed = sum(chunks[1:], chunks[0]) if (chunks := list(bound.stream(prompt))) else None
         for other in (plain.invoke(prompt), streamed):
             assert isinstance(other, AIMessage)
-            assert [(each["name"], each["args"]) for each in other.tool_calls] == [(call["name"], call["args"])]
-        stats = [each.response_metadata["copyspec"]["num_passes"] for each in (answer, plain.invoke(prompt))]
+            assert [(made["name"], made["args"]) for made in other.tool_calls] == [(call["name"], call["args"])]
+        stats = [message.response_metadata["copyspec"]["num_passes"] for message in (answer, plain.invoke(prompt))]
         assert stats[0] < stats[1] / 2, "names and marks are drafted"
 
 
@@ -207,8 +207,8 @@ def test_a_call_that_the_model_begins_holds_to_the_schemas(llm: ChatCopySpec) ->
         outputs.append((call["name"], call["args"]))
     assert outputs[0] == outputs[1], "with drafts as without"
     for said in ("No <tool> is needed, nor <tool_ca... \u00e9\u20ac.", '{"name": "divide"}', "<|user|>a</tool_call>"):
-        found = [bound.invoke("hi", logits_processor=says(said), strict=strict).content for strict in (None, False)]
-        assert found[0] == found[1], "text is not bent"
+        contents = [bound.invoke("hi", logits_processor=says(said), strict=strict).content for strict in (None, False)]
+        assert contents[0] == contents[1], "text is not bent"
     with pytest.raises(ValueError, match=r"strict=True, .* its calls have no tags"):
         other = tiny_tokenizer()
         other.chat_template = TEMPLATE.replace("<tool_call>", "").replace("</tool_call>", "")
@@ -275,8 +275,8 @@ def test_an_agent_calls_its_tool_and_answers() -> None:
         return "It is 42." if "42" in prompt else CALL
 
     class Scripted(ChatCopySpec):
-        def call_options(self, stop: object, given: object) -> dict[str, object]:
-            return {**super().call_options(stop, given), "logits_processor": Script(write)}  # type: ignore[arg-type]
+        def call_options(self, stop: object, kwargs: object) -> dict[str, object]:
+            return {**super().call_options(stop, kwargs), "logits_processor": Script(write)}  # type: ignore[arg-type]
 
     agent = agents.create_agent(Scripted(model=engine(), max_tokens=200), [multiply])
     for answer in (

@@ -262,12 +262,12 @@ def test_a_folder_of_an_adapter_is_a_model(
         written = engine.generate(prompt, max_new_tokens=12, ignore_eos=False).token_ids
         assert list(written) == after[0, ids["input_ids"].shape[1] :].tolist() != before[0, len(written) :].tolist()
         assert len(list((tmp_path / "cache" / "models").glob("my-adapter-*"))) == 1
-        for found in (beside, copyspec.load(base, adapter=str(elsewhere), device="cpu")):
-            assert found is beside and found.generate(prompt, max_new_tokens=12).token_ids == written
+        for loaded_again in (beside, copyspec.load(base, adapter=str(elsewhere), device="cpu")):
+            assert loaded_again is beside and loaded_again.generate(prompt, max_new_tokens=12).token_ids == written
         assert plain.generate(prompt, max_new_tokens=12).token_ids != written, "another model than without the adapter"
     finally:
-        for each in (engine, beside, plain):
-            copyspec.unload(each)
+        for loaded in (engine, beside, plain):
+            copyspec.unload(loaded)
 
 
 def test_an_adapters_own_tokenizer_needs_no_base(
@@ -483,9 +483,9 @@ def test_a_model_is_resolved_once(placed: Path, monkeypatch: pytest.MonkeyPatch)
         return resolve(*arguments)
 
     monkeypatch.setattr("copyspec.models.pretrained.resolve", counted)
-    found = Pretrained(str(placed))
-    found.model(AutoModelForCausalLM, found.config())
-    found.tokenizer()
+    pretrained = Pretrained(str(placed))
+    pretrained.model(AutoModelForCausalLM, pretrained.config())
+    pretrained.tokenizer()
     assert len(asked) == 1
 
 

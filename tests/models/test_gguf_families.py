@@ -88,13 +88,13 @@ def test_common_families_are_taken_over(
     heads = {"attention.head_count": 8, "attention.head_count_kv": 8 if kind in OLD else 4}
     if kind == "mamba":
         heads = {}
-    given = {f"{architecture}.{name}": value for name, value in {**COMMON, **heads, **settings}.items()}
+    unread = {f"{architecture}.{name}": value for name, value in {**COMMON, **heads, **settings}.items()}
     if kind == "falcon":
         config.num_kv_heads = 8
     scales = {name: np.ones(12) for name in (LONG, SHORT)} if kind == "phi3" else {}
-    adopt_settings(given, architecture, config)
-    adopt_rope(given, architecture, config, scales)
-    assert not given
+    adopt_settings(unread, architecture, config)
+    adopt_rope(unread, architecture, config, scales)
+    assert not unread
     rope = expected.pop("rope", None)
     assert rope is None or config.rope_parameters["rope_theta"] == rope
     for name, value in expected.items():

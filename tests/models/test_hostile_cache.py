@@ -33,8 +33,8 @@ def _put(path: Path, kind: str) -> None:
 
 
 def _elsewhere(folder: Path) -> None:
-    found = os.stat("/etc/passwd")
-    stamp = [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+    status = os.stat("/etc/passwd")
+    stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
     (folder / MANIFEST).write_text(json.dumps({"files": {"/etc/passwd": ["", *stamp]}}))
 
 

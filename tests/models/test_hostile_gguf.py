@@ -57,9 +57,9 @@ def kind(content: bytes, tensor: bytes, number: int) -> bytes:
 
 def refused(content: bytes, says: str, tmp_path: Path, cache: Path) -> None:
     (tmp_path / "forged.gguf").write_bytes(content)
-    with pytest.raises(ValueError, match=rf"forged\.gguf' cannot be read: {says}") as found:
+    with pytest.raises(ValueError, match=rf"forged\.gguf' cannot be read: {says}") as raised:
         converted(tmp_path / "forged.gguf")
-    assert "copyspec-gguf-" not in str(found.value) and list(cache.iterdir()) == []
+    assert "copyspec-gguf-" not in str(raised.value) and list(cache.iterdir()) == []
 
 
 @pytest.mark.parametrize("cut", [4, 20, 300, 3000])

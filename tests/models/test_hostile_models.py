@@ -116,7 +116,7 @@ def test_what_is_no_tokenizer_loads_nothing(name: str, coded: Path, tmp_path: Pa
 
 
 def test_no_pickle_is_read_and_no_other_folder(honest: Path, tmp_path: Path) -> None:
-    ends = tried([each for each in weights() if "bomb" not in each[0]], honest, tmp_path)
+    ends = tried([weight for weight in weights() if "bomb" not in weight[0]], honest, tmp_path)
     assert set(ends.values()).isdisjoint({"loaded"})
     assert "pytorch_model.bin may run code when it is read: save it as safetensors" in ends["pickle: pytorch_model.bin"]
     assert "names a file outside of the folder (weight_map: '../outside.safetensors')" in ends["index: up"]
@@ -184,15 +184,15 @@ def test_a_tokenizer_opens_no_other_files(file: str, changes: dict[str, object],
 def test_a_vocabulary_elsewhere_is_not_opened(folder: Path) -> None:
     before = Pretrained(str(folder)).tokenizer().get_vocab()
     edit(folder, "tokenizer_config.json", vocab="/dev/zero", merges="/dev/zero", vocab_file="/dev/zero")
-    found = Pretrained(str(folder))
-    assert found._check_tokenizer() == dict.fromkeys(("vocab_file", "vocab", "merges"))
-    assert found.tokenizer().get_vocab() == before
+    pretrained = Pretrained(str(folder))
+    assert pretrained._check_tokenizer() == dict.fromkeys(("vocab_file", "vocab", "merges"))
+    assert pretrained.tokenizer().get_vocab() == before
 
 
 def test_the_tokenizers_file_of_a_version_is_checked(folder: Path) -> None:
-    held = json.loads((folder / "tokenizer.json").read_text())
+    data = json.loads((folder / "tokenizer.json").read_text())
     bomb = {"type": "Split", "pattern": {"Regex": "(a*)*b"}, "behavior": "Isolated", "invert": False}
-    (folder / "tokenizer.1.0.json").write_text(json.dumps(held | {"pre_tokenizer": bomb}))
+    (folder / "tokenizer.1.0.json").write_text(json.dumps(data | {"pre_tokenizer": bomb}))
     Pretrained(str(folder)).tokenizer()
     edit(folder, "tokenizer_config.json", fast_tokenizer_files=["tokenizer.1.0.json"])
     with pytest.raises(copyspec.LoadError, match="an expression that takes too long on some texts"):
@@ -290,10 +290,10 @@ def test_a_folder_that_needs_code_is_refused_by_every_way_in(
     load: Callable[[str, str], object], coded: Path, honest: Path, tmp_path: Path
 ) -> None:
     edit(coded, "tokenizer_config.json", auto_map=["evil.EvilTokenizer", None], tokenizer_class="EvilTokenizer")
-    with pytest.raises(copyspec.LoadError, match=r"code of its own: (tokenizer_)?config.json has auto_map") as found:
+    with pytest.raises(copyspec.LoadError, match=r"code of its own: (tokenizer_)?config.json has auto_map") as raised:
         load(str(coded), str(honest))
     for said in (str(coded), "evil.Evil", "Take a model that needs none", "in Python with trust_remote_code=True"):
-        assert said in str(found.value)
+        assert said in str(raised.value)
     assert not (tmp_path / "ran").exists()
 
 
@@ -334,8 +334,8 @@ def test_a_question_of_transformers_is_an_error_and_comes_back_afterwards(folder
     from transformers import dynamic_module_utils
 
     before = dynamic_module_utils.TIME_OUT_REMOTE_CODE
-    found = Pretrained(str(folder))
-    with found._one_line_errors(), pytest.raises(ValueError, match="execute custom code"):
+    pretrained = Pretrained(str(folder))
+    with pretrained._one_line_errors(), pytest.raises(ValueError, match="execute custom code"):
         dynamic_module_utils.resolve_trust_remote_code(None, "a", has_local_code=False, has_remote_code=True)
     assert before == dynamic_module_utils.TIME_OUT_REMOTE_CODE > 0
 

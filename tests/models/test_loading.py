@@ -42,13 +42,13 @@ def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Three saved models."""
-    found = []
+    paths = []
     for seed in range(3):
         folder = tmp_path_factory.mktemp(f"model{seed}")
         llama(len(byte_level()), seed).save_pretrained(folder)
         byte_level().save_pretrained(folder)
-        found.append(folder)
-    return found
+        paths.append(folder)
+    return paths
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ def test_models_are_computed_in_float32_on_a_cpu_unless_told_otherwise(
     byte_level().save_pretrained(tmp_path)
     loaded = copyspec.load(tmp_path, **options).model
     assert loaded.dtype == torch.float32
-    assert all(map(torch.equal, loaded.parameters(), (each.float() for each in model.parameters())))
+    assert all(map(torch.equal, loaded.parameters(), (parameter.float() for parameter in model.parameters())))
     assert copyspec.load(tmp_path, device="cpu", dtype="bfloat16").model.dtype == torch.bfloat16
 
 
@@ -340,17 +340,17 @@ def test_many_threads_share_one_engine() -> None:
     tiny = engine()
     prompts = [f"{text} {i}" for i, text in enumerate(CORPUS * 3)]
     expected = [tiny.generate(prompt, max_new_tokens=12).token_ids for prompt in prompts]
-    found: dict[int, Any] = {}
+    outputs: dict[int, Any] = {}
 
     def work(i: int) -> None:
-        found[i] = tiny.generate(prompts[i], CORPUS, max_new_tokens=12).token_ids
+        outputs[i] = tiny.generate(prompts[i], CORPUS, max_new_tokens=12).token_ids
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(len(prompts))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert [found[i] for i in range(len(prompts))] == expected
+    assert [outputs[i] for i in range(len(prompts))] == expected
 
 
 def test_an_abandoned_stream_blocks_nobody_and_a_closed_one_frees_its_cache() -> None:

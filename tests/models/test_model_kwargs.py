@@ -41,7 +41,7 @@ def test_attention_and_places_change_no_output(folder: Path, tmp_path: Path) -> 
     places |= {f"model.layers.{i}": "disk" if i % 2 else "cpu" for i in range(plain.model.config.num_hidden_layers)}
     kwargs = {"device_map": places, "offload_folder": tmp_path / "off", "local_files_only": True}
     spread = copyspec.load(folder, model_kwargs=kwargs)
-    assert any(each.is_meta for each in spread.model.parameters())
+    assert any(parameter.is_meta for parameter in spread.model.parameters())
     for engine in (eager, spread):
         assert engine.generate(prompt, prompt, **options).token_ids == wanted  # type: ignore[arg-type]
 
@@ -90,7 +90,7 @@ def test_options_that_do_not_go_together(folder: Path) -> None:
         copyspec.load(llama(300), tokenizer=byte_level(), model_kwargs={"token": "hf_secret"})
     with pytest.raises(ValueError, match="is a loaded LlamaForCausalLM: revision cannot be changed any more"):
         copyspec.load(llama(300), tokenizer=byte_level(), revision="main")
-    kept = check_model_kwargs({"token": "hf_secret", "quantization_config": BitsAndBytesConfig(load_in_8bit=True)})
-    assert kept.hub == {"token": "hf_secret"} and set(kept.model) == {"quantization_config"}
-    assert "secret" not in repr(ModelChoice("x", model_kwargs=kept))
+    checked = check_model_kwargs({"token": "hf_secret", "quantization_config": BitsAndBytesConfig(load_in_8bit=True)})
+    assert checked.hub == {"token": "hf_secret"} and set(checked.model) == {"quantization_config"}
+    assert "secret" not in repr(ModelChoice("x", model_kwargs=checked))
     assert check_model_kwargs({"token": None, "max_memory": {0: "20GiB", "cpu": 1 << 30}}).hub == {}

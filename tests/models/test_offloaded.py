@@ -26,15 +26,15 @@ def test_layers_on_cpu_and_disk(tmp_path: Path) -> None:
     places = dict.fromkeys(("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
     places |= {f"model.layers.{i}": "disk" if i % 2 else "cpu" for i in range(model.config.num_hidden_layers)}
     spread = accelerate.dispatch_model(model, places, main_device="cpu", offload_dir=str(tmp_path), force_hooks=True)
-    assert any(each.is_meta for each in spread.parameters())
+    assert any(parameter.is_meta for parameter in spread.parameters())
     engine = copyspec.Engine(spread, tokenizer)
     prompts = ["The cat sat on the mat, and the dog sat on the cat. " * 3, "He goes to school"]
     options: dict[str, Any] = {"max_new_tokens": 16, "ignore_eos": True}
-    wanted = [each.token_ids for each in plain.generate(prompts, prompts, **options)]
+    wanted = [result.token_ids for result in plain.generate(prompts, prompts, **options)]
     for prefix_cache in (False, True, True):
-        found = engine.generate(prompts, prompts, prefix_cache=prefix_cache, **options)
-        assert [each.token_ids for each in found] == wanted
-    assert found[0].stats.num_cached_tokens > 0
+        results = engine.generate(prompts, prompts, prefix_cache=prefix_cache, **options)
+        assert [result.token_ids for result in results] == wanted
+    assert results[0].stats.num_cached_tokens > 0
 
 
 def test_heads_draft_for_a_model_on_disk(tmp_path: Path) -> None:
@@ -44,9 +44,9 @@ def test_heads_draft_for_a_model_on_disk(tmp_path: Path) -> None:
     folder = write(tmp_path / "heads", plain.model)
     engine = copyspec.Engine(accelerate.disk_offload(copy.deepcopy(plain.model), str(tmp_path / "disk")), tokenizer)
     options: dict[str, Any] = {"max_new_tokens": 16, "ignore_eos": True, "draft_model": f"heads:{folder}"}
-    found, wanted = (each.generate("He goes to school", drafter="model", **options) for each in (engine, plain))
-    assert all(each.is_meta for each in engine.model.parameters())
-    assert found.token_ids == wanted.token_ids and found.stats.num_draft_tokens_per_source["heads"] > 0
+    drafted, wanted = (one.generate("He goes to school", drafter="model", **options) for one in (engine, plain))
+    assert all(parameter.is_meta for parameter in engine.model.parameters())
+    assert drafted.token_ids == wanted.token_ids and drafted.stats.num_draft_tokens_per_source["heads"] > 0
 
 
 # transformers 5.17 says so at each `generate` of a model whose weights are offloaded, which the self-test calls.

@@ -46,14 +46,16 @@ def test_expressions_that_are_used_may_be_read(pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", RUNS_AWAY)
 def test_expressions_that_run_away_are_refused(pattern: str) -> None:
-    found = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": pattern}}]}}
+    data = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": pattern}}]}}
     with pytest.raises(FileError, match=r"pre_tokenizer of tokenizer\.json has an expression that takes too long"):
-        check_pipeline(found)
+        check_pipeline(data)
 
 
 def precompiled(*replacements: str) -> dict[str, object]:
     """SentencePiece's normaliser, with an empty trie."""
-    content = (4).to_bytes(4, "little") + bytes(4) + "".join(f"{each}\0" for each in replacements).encode()
+    content = (
+        (4).to_bytes(4, "little") + bytes(4) + "".join(f"{replacement}\0" for replacement in replacements).encode()
+    )
     return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(content).decode()}
 
 

@@ -28,16 +28,16 @@ class Adapted:
 
 def test_wrapped_models_are_taken_as_the_model_inside() -> None:
     model = llama(len(byte_level()), seed=7)
-    given: dict[str, Any] = {"tokenizer": byte_level(), "max_new_tokens": 8}
-    wanted = copyspec.generate("the cat", model=model, **given)
+    options: dict[str, Any] = {"tokenizer": byte_level(), "max_new_tokens": 8}
+    wanted = copyspec.generate("the cat", model=model, **options)
     for wrapped in (
         torch.compile(model, backend="eager"),
         Adapted(model),
         Adapted(torch.compile(model, backend="eager")),
     ):
-        assert copyspec.generate("the cat", model=wrapped, **given).token_ids == wanted.token_ids  # type: ignore[call-overload]
+        assert copyspec.generate("the cat", model=wrapped, **options).token_ids == wanted.token_ids  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="model is a Adapted whose adapter is a prompt of its own"):
-        copyspec.generate("the cat", model=Adapted(model, is_prompt=True), **given)  # type: ignore[call-overload]
+        copyspec.generate("the cat", model=Adapted(model, is_prompt=True), **options)  # type: ignore[call-overload]
     copyspec.unload(model)
 
 

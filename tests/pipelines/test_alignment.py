@@ -34,8 +34,8 @@ def test_long_texts_give_pairs_of_equal_words_in_order(left: list[str], right: l
 @given(keys, keys)
 def test_what_ends_of_a_stretch_share_is_what_their_alignment_has(left: list[str], right: list[str]) -> None:
     source, stretch = made(left), made(right)
-    found = Shared(source).with_last(stretch)
-    assert found == [len(align(source, stretch[len(stretch) - count :])) for count in range(len(stretch) + 1)]
+    lengths = Shared(source).with_last(stretch)
+    assert lengths == [len(align(source, stretch[len(stretch) - count :])) for count in range(len(stretch) + 1)]
 
 
 @pytest.mark.parametrize("kinds", [2, 20, 20_000])
@@ -55,6 +55,6 @@ def test_long_texts_are_aligned_nearly_as_well_and_in_linear_time(kinds: int) ->
 def test_talk_with_many_places_to_stop_takes_one_alignment() -> None:
     source = "a - " * 8_000
     started = time.process_time()
-    found = unwrapped("Sure! " + "Ok. " * 70 + source.replace("- a - a -", "- a a -"), source)
+    answer = unwrapped("Sure! " + "Ok. " * 70 + source.replace("- a - a -", "- a a -"), source)
     assert time.process_time() - started < 2
-    assert found.startswith("a -")
+    assert answer.startswith("a -")

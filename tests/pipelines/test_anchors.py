@@ -30,8 +30,8 @@ WORDS = "the two viewer themes changes links for of all file API support café w
 
 def forced(form: str, text: str) -> str:
     """The text after a correction that changes every word."""
-    made, runner = format_of("-", form), Runner(FunctionCorrector(lambda each: re.sub(r"\b(\w)(\w+)", r"\1x\2", each)),
-                                               RunOptions(guards=OPEN))  # fmt: skip
+    changed = FunctionCorrector(lambda words: re.sub(r"\b(\w)(\w+)", r"\1x\2", words))
+    made, runner = format_of("-", form), Runner(changed, RunOptions(guards=OPEN))
     works = [Work(None, part) for part in made.read(io.BytesIO(text.encode()))]
     return b"".join(made.write(done.part, done.edits) for done in runner.run(works) if done.part is not None).decode()
 
@@ -115,7 +115,7 @@ def test_a_heading_that_another_file_links_to_keeps_its_words(tmp_path: Path, li
         (folder / name).write_text(text, encoding="utf-8")
         page = tmp_path / "docs" / f"page-{number}.md"
         page.write_text(f"# {heading}\n\nHere is one.\n\n# Another heading\n", encoding="utf-8")
-        change = FunctionCorrector(lambda each: re.sub(r"\b(\w)(\w+)", r"\1x\2", each))
+        change = FunctionCorrector(lambda sentence: re.sub(r"\b(\w)(\w+)", r"\1x\2", sentence))
         (report,) = GECPipeline(change, guards=OPEN).files(page, FileOptions(in_place=True))
         lines = page.read_text(encoding="utf-8").splitlines()
         assert lines[0] == f"# {heading}" and report.summary.skipped["linked"] == 1
@@ -128,6 +128,6 @@ def test_files_that_cannot_be_read_link_to_nothing(tmp_path: Path) -> None:
     (tmp_path / "c.md").write_bytes(b"\xff\xfe[x](d.md#the-first) " + b"\x00" * 100)
     page = tmp_path / "d.md"
     page.write_text("# The first\n\n# The second\n", encoding="utf-8")
-    change = FunctionCorrector(lambda each: each.replace("The", "Thex"))
+    change = FunctionCorrector(lambda text: text.replace("The", "Thex"))
     list(GECPipeline(change, guards=OPEN).files(page, FileOptions(in_place=True)))
     assert page.read_text(encoding="utf-8") == "# The first\n\n# Thex second\n"

@@ -63,8 +63,10 @@ def answers() -> DocumentAnswers:
     other = split_passages(
         Document("cafe.md", "# Café\n\nThe café opens at eight. Cakes come from the oven in the cellar.")
     )
-    held = [*passages, *other]
-    return DocumentAnswers([each.text for each in held], contexts=[each.context for each in held])
+    all_passages = [*passages, *other]
+    return DocumentAnswers(
+        [passage.text for passage in all_passages], contexts=[passage.context for passage in all_passages]
+    )
 
 
 def test_what_can_be_quoted_of_a_passage() -> None:
@@ -170,8 +172,8 @@ def test_what_a_model_writes_is_looked_up(said: str, is_found: bool, is_sure: bo
     chunks = list(DocumentAnswers(TEXTS, model=engine, k=3).stream("When does the kettle boil?"))
     answer = chunks[-1].answer
     assert answer is not None and (answer.is_found, answer.is_sure) == (is_found, is_sure)
-    assert [answer.text[each.start : each.end] for each in answer.citations] == cited
-    citations = [each for chunk in chunks for each in chunk.citations]
+    assert [answer.text[citation.start : citation.end] for citation in answer.citations] == cited
+    citations = [citation for chunk in chunks for citation in chunk.citations]
     assert tuple(citations) == answer.citations, "each citation comes once, in order"
     assert "".join(chunk.text for chunk in chunks).startswith(answer.text)
     prompt, references = engine.asked[0]
@@ -187,11 +189,11 @@ def test_what_is_settled_stays_as_it_is(text: list[str], document: list[str]) ->
     written, texts = "".join(text), {0: "".join(document)}
     final, ends, settling = citations(written, texts), [0], Settling(texts)
     for count in range(len(written)):
-        border, found = settling.settle(written[:count]), list(settling.citations)
+        border, settled = settling.settle(written[:count]), list(settling.citations)
         fresh = Settling(texts)
-        assert (border, found) == (fresh.settle(written[:count]), fresh.citations)
-        assert found == list(final[: len(found)]) and border >= ends[-1]
-        assert all(each.end > border for each in final[len(found) :])
+        assert (border, settled) == (fresh.settle(written[:count]), fresh.citations)
+        assert settled == list(final[: len(settled)]) and border >= ends[-1]
+        assert all(citation.end > border for citation in final[len(settled) :])
         ends.append(border)
 
 
@@ -303,11 +305,11 @@ def test_questions_are_answered_by_what_follows_them(form: str) -> None:
         ("How many parcels can I send back?", "Three a year."),
     ]
     text = "# Questions\n\n" + "\n\n".join(form.format(q=q, a=a, line="-" * len(q)) for q, a in pairs)
-    held = split_passages(Document("faq.md", text), max_chars=120)
-    ask = DocumentAnswers([each.text for each in held], contexts=[each.context for each in held])
+    passages = split_passages(Document("faq.md", text), max_chars=120)
+    ask = DocumentAnswers([passage.text for passage in passages], contexts=[passage.context for passage in passages])
     for question, expected in pairs:
-        found = ask(question)
-        assert expected.split(".")[0] in found.text and found.text.strip("*_# ") != question
+        answer = ask(question)
+        assert expected.split(".")[0] in answer.text and answer.text.strip("*_# ") != question
     assert all(not text[unit.start : unit.end].strip("*_ ").endswith("?") for unit in units(text))
 
 
@@ -368,8 +370,8 @@ def test_questions_about_values_are_answered_by_values_or_in_doubt(question: str
     other = "Walls need no mortar."
     without = DocumentAnswers([f"# Notes\n\n{text} [default: 7]", other])(question)
     assert not (without.is_found and without.is_sure)
-    found = DocumentAnswers([f"# Notes\n\n{text} The greatest that we allow is {value}.", other])(question)
-    assert value in found.text or not found.is_sure
+    answer = DocumentAnswers([f"# Notes\n\n{text} The greatest that we allow is {value}.", other])(question)
+    assert value in answer.text or not answer.is_sure
 
 
 @pytest.mark.parametrize(
@@ -391,8 +393,8 @@ TABLE = "Stands\n\n| Stand | Goods | Owner |\n{rule}| B7 | honey and wax | Ms Od
 @pytest.mark.parametrize("rule", ["", "|---|:--|--:|\n"])
 def test_rows_are_found_by_the_names_of_their_columns(rule: str) -> None:
     asked = DocumentAnswers([TABLE.format(rule=rule), "Walls need no mortar."])
-    for question, held in (("What is sold at stand B7?", "honey"), ("Who is the owner of the baskets?", "Mr Lund")):
-        assert held in asked(question).text
+    for question, value in (("What is sold at stand B7?", "honey"), ("Who is the owner of the baskets?", "Mr Lund")):
+        assert value in asked(question).text
     assert DocumentAnswers([TABLE.format(rule="|-|-|-|\n")])("Which goods, stand and owner?").text.count("Goods") == 0
 
 
@@ -495,9 +497,9 @@ Most pots are red. Some are blue.
     ],
 )
 def test_what_questions_ask_for(question: str, held: str, sure: bool | None) -> None:
-    found = DocumentAnswers([RECIPES, "Walls need no mortar.", "Swifts sleep while they fly."])(question)
-    assert held in found.text and len(found.text) < 160
-    assert sure is None or found.is_sure == sure
+    answer = DocumentAnswers([RECIPES, "Walls need no mortar.", "Swifts sleep while they fly."])(question)
+    assert held in answer.text and len(answer.text) < 160
+    assert sure is None or answer.is_sure == sure
 
 
 def test_the_stems_of_a_wrapped_or_fused_word_search_are_used() -> None:

@@ -205,7 +205,7 @@ def spoilt(text: str, source: str, name: str, rng: random.Random) -> str:
 @pytest.mark.parametrize("seed", range(10))
 def test_answers_are_the_version_that_was_meant_or_refused(seed: int) -> None:
     rng = random.Random(seed)
-    kept = whole = 0
+    used = whole = 0
     for index in range(50):
         name = list(SOURCES)[index % len(SOURCES)]
         source = SOURCES[name]
@@ -216,10 +216,10 @@ def test_answers_are_the_version_that_was_meant_or_refused(seed: int) -> None:
         assert isinstance(got, Refusal) or got == meant, f"{name}\n{answer}\n=====\n{got}"
         if is_whole:
             whole += 1
-            kept += not isinstance(got, Refusal)
+            used += not isinstance(got, Refusal)
         else:
             assert isinstance(got, Refusal), f"{name}\n{answer}\n=====\n{got}"
-    assert kept >= 0.85 * whole, "most whole answers are used"
+    assert used >= 0.85 * whole, "most whole answers are used"
 
 
 @pytest.mark.parametrize("mark", MARKS)
@@ -453,9 +453,9 @@ def test_lines_keep_their_ends(seed: int, engine: copyspec.Engine, monkeypatch: 
         meant = around[0] + "".join(map(str.__add__, more, new)) + around[1]
         assert edited(engine, monkeypatch, source, "\n".join(more)).text == meant
         less = [*words[:at], *words[at + 1 :]]
-        kept = [*ends[:at], *ends[at + 1 :]]
-        kept[-1] = ""
-        meant = around[0] + "".join(map(str.__add__, less, kept)) + around[1]
+        ends_left = [*ends[:at], *ends[at + 1 :]]
+        ends_left[-1] = ""
+        meant = around[0] + "".join(map(str.__add__, less, ends_left)) + around[1]
         assert edited(engine, monkeypatch, source, "\n".join(less)).text == meant
 
 

@@ -66,7 +66,9 @@ def content(folder: Path) -> dict[str, str]:
 
 
 def changes(folder: Path, edit: str = EDIT) -> list[FileChange]:
-    return [each.change for each in apply_to_files(ApplyPipeline(), edit, folder) if each.applied.refusal is None]
+    return [
+        outcome.change for outcome in apply_to_files(ApplyPipeline(), edit, folder) if outcome.applied.refusal is None
+    ]
 
 
 def test_all_files_are_written(folder: Path) -> None:
@@ -75,16 +77,16 @@ def test_all_files_are_written(folder: Path) -> None:
     outcomes = list(
         apply_to_files(ApplyPipeline(), EDIT.replace("a/a.py", "a/link.py").replace("b/a.py", "b/link.py"), folder)
     )
-    assert all(each.applied.how == "applied without a model" for each in outcomes) and content(folder) == {
+    assert all(outcome.applied.how == "applied without a model" for outcome in outcomes) and content(folder) == {
         **BEFORE,
         "link.py": "a = 1\n",
     }
-    kept = write_files([each.change for each in outcomes], folder, ".bak")
+    saved = write_files([outcome.change for outcome in outcomes], folder, ".bak")
     assert (folder / "link.py").is_symlink() and (folder / "a.py").stat().st_mode & 0o777 == 0o751
     (folder / "link.py").unlink()
-    backups = {path.relative_to(folder).as_posix(): path.read_bytes().decode() for path in kept}
+    backups = {path.relative_to(folder).as_posix(): path.read_bytes().decode() for path in saved}
     assert backups == {f"{name}.bak": text for name, text in BEFORE.items()}
-    for path in kept:
+    for path in saved:
         path.unlink()
     assert content(folder) == AFTER
 
@@ -123,10 +125,10 @@ def test_a_single_file_leaves_the_journal_of_another_run_alone(folder: Path) -> 
 def test_a_deletion_shows_the_whole_file(folder: Path) -> None:
     (folder / "old.txt").write_text("o\nmore\n")
     outcomes = list(apply_to_files(ApplyPipeline(), EDIT, folder))
-    assert [each.applied.refusal.reason for each in outcomes if each.applied.refusal] == ["rest"]
+    assert [outcome.applied.refusal.reason for outcome in outcomes if outcome.applied.refusal] == ["rest"]
     (folder / "old.txt").write_text("other\n")
     outcomes = list(apply_to_files(ApplyPipeline(), EDIT, folder))
-    assert [each.applied.refusal.reason for each in outcomes if each.applied.refusal] == ["absent"]
+    assert [outcome.applied.refusal.reason for outcome in outcomes if outcome.applied.refusal] == ["absent"]
     patch = "*** Begin Patch\n*** Delete File: old.txt\n*** End Patch"
     write_files(changes(folder, patch), folder)
     assert not (folder / "old.txt").exists()
@@ -139,7 +141,7 @@ def test_a_file_that_another_program_saves_meanwhile_leaves_all_as_they_were(fol
         with pytest.raises(OSError, match="was changed meanwhile"):
             write_files(made, folder)
         left = content(folder)
-        assert [left[each] for each in BEFORE] == ["mine\n" if each == name else BEFORE[each] for each in BEFORE]
+        assert [left[path] for path in BEFORE] == ["mine\n" if path == name else BEFORE[path] for path in BEFORE]
         (folder / name).write_bytes(BEFORE[name].encode())
 
 
@@ -172,7 +174,7 @@ def killed(folder: Path, after: int) -> None:
 def test_a_killed_run_is_finished(folder: Path, after: int) -> None:
     killed(folder, after)
     with pytest.raises(JournalError, match="was left by an interrupted run: finish that first"):
-        write_files([FileChange(folder / each, None, b"") for each in "xy"], folder)
+        write_files([FileChange(folder / letter, None, b"") for letter in "xy"], folder)
     assert finish_writing(folder) == 4 - after
     assert content(folder) == AFTER and finish_writing(folder) == 0
 
@@ -211,7 +213,7 @@ def edit_of(path: str) -> str:
 def test_edits_of_other_files_are_errors(folder: Path, edit: str, paths: Sequence[str], said: str) -> None:
     (folder / "out").symlink_to(folder.parent)
     with pytest.raises(EditError, match=said):
-        list(apply_to_files(ApplyPipeline(), edit, folder, [folder / each for each in paths]))
+        list(apply_to_files(ApplyPipeline(), edit, folder, [folder / path for path in paths]))
 
 
 @pytest.mark.parametrize(

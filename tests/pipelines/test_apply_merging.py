@@ -290,10 +290,10 @@ def test_lines_twice_in_a_row_are_found_wherever_they_are(lines: list[str]) -> N
         return len(lines) >= at + 2 * size and lines[at : at + size] == lines[at + size : at + 2 * size]
 
     spans = [(at, size) for at in range(len(lines)) for size in range(2, 8) if is_twice(at, size)]
-    found = stutter(lines, [])
-    assert spans or found is None
+    span = stutter(lines, [])
+    assert spans or span is None
     if any(lines[at : at + size].count(line) == 1 for at, size in spans for line in lines[at : at + size]):
-        assert found is not None
+        assert span is not None
 
 
 @pytest.mark.parametrize(("last", "end"), [("y = 2", "y = 2"), ("y = 1", "y = 1 ")])

@@ -171,9 +171,9 @@ def test_parts_may_show_the_same_lines_around_them() -> None:
 def test_a_part_of_a_file_is_not_taken_for_all_of_it() -> None:
     text = "".join(f"def f{number}():\n    return {number}\n" for number in range(20))
     lines = text.splitlines(keepends=True)
-    for kept in (lines[:30], lines[10:], lines[:15] + lines[25:]):
-        assert refused("".join(kept), text)[0] == "model"
-        assert made("".join(kept), text, form="whole") == "".join(kept)
+    for part in (lines[:30], lines[10:], lines[:15] + lines[25:]):
+        assert refused("".join(part), text)[0] == "model"
+        assert made("".join(part), text, form="whole") == "".join(part)
     assert made("".join(lines[:15] + lines[18:]), text) == "".join(lines[:15] + lines[18:])
 
 
@@ -274,9 +274,9 @@ def test_line_ends_marks_and_the_last_newline_stay(end: str, mark: str, last: st
 def test_a_whole_file_has_the_line_ends_of_the_old_one(old: list[str], new: list[str], end: str, ends: bool) -> None:
     """Also if these are those of blank lines alone."""
     text = end.join(old) + end * ends
-    found = made("\n".join(new), text, form="whole")
-    assert LINE_END.sub("\n", found).strip("\n") == "\n".join(new).strip("\n")
-    assert not LINE_END.search(text) or {*LINE_END.findall(found)} <= {end}
+    new_text = made("\n".join(new), text, form="whole")
+    assert LINE_END.sub("\n", new_text).strip("\n") == "\n".join(new).strip("\n")
+    assert not LINE_END.search(text) or {*LINE_END.findall(new_text)} <= {end}
 
 
 def test_mixed_line_ends_stay_line_by_line() -> None:
@@ -343,9 +343,12 @@ def test_names_of_files_are_those_above_their_blocks() -> None:
         + "\nFile: c d/e.py\n"
         + block("e\n", "f\n")
     )
-    assert [(each.path, len(each.hunks)) for each in read_edits(edit)] == [("a/b.py", 2), ("c d/e.py", 1)]
+    assert [(file_edit.path, len(file_edit.hunks)) for file_edit in read_edits(edit)] == [
+        ("a/b.py", 2),
+        ("c d/e.py", 1),
+    ]
     whole = "x.py\n```py\na\n```\nand\n```12:15:src/y.ts\nb\n```\n"
-    assert [(each.path, each.text) for each in read_edits(whole)] == [("x.py", "a"), ("src/y.ts", "b")]
+    assert [(file_edit.path, file_edit.text) for file_edit in read_edits(whole)] == [("x.py", "a"), ("src/y.ts", "b")]
 
 
 def test_options_are_checked() -> None:

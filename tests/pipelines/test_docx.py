@@ -183,7 +183,7 @@ def test_word_processors_libraries_read_it() -> None:
     document.save(out)
     new = corrected(out.getvalue(), in_place=True)
     again = library.Document(io.BytesIO(new))
-    assert [each.text for each in again.paragraphs] == ["The heading", "the bold cat"]
+    assert [paragraph.text for paragraph in again.paragraphs] == ["The heading", "the bold cat"]
     assert again.paragraphs[1].runs[-1].bold and again.tables[0].cell(0, 0).text == "the cell"
     assert again.sections[0].header.paragraphs[0].text == "The header"
     assert texts(corrected(out.getvalue()))[1][:2] == ["The heading", "the bold cat"]

@@ -56,14 +56,17 @@ def test_what_was_corrected_comes_with_later_texts(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(engine, "generate_each", noted)
     texts = ["The childrens came to see the boat.", "It is late.", "Next year we wants to sail."]
-    found: dict[int, dict[int, str | None]] = {}
+    outcomes: dict[int, dict[int, str | None]] = {}
     for most in (32, 1, 0):
         seen.clear()
         corrector = ModelCorrector(engine, ModelOptions(batch_size=1, earlier=most))
-        found[most] = {index: outcome.text for index, outcome in corrector.correct(texts)}
+        outcomes[most] = {index: outcome.text for index, outcome in corrector.correct(texts)}
         decoded = [[engine.codec.decode(list(ids)) for ids in one.earlier] for one in seen]
         assert decoded == ([[], *[["The children came to"]] * 2] if most else [[], [], []])
-    assert found[32] == found[1] == found[0] and (found[0][0] or "").strip() == "The children came to see the boat."
+    assert (
+        outcomes[32] == outcomes[1] == outcomes[0]
+        and (outcomes[0][0] or "").strip() == "The children came to see the boat."
+    )
 
 
 def test_wrong_earlier_texts_say_so() -> None:

@@ -104,8 +104,8 @@ def test_a_word_counts_wherever_it_stands_in_a_file() -> None:
 
     for pack in (0, 1, 32):
         corrector = FunctionCorrector(lambda text: text.replace("sproot", "sprout").replace("are", "is"))
-        found = parts(50)
-        works = [Work("a", part, document=found) for part in found]
+        document = parts(50)
+        works = [Work("a", part, document=document) for part in document]
         first = next(iter(Runner(corrector, RunOptions(pack=pack)).run(works)))
         assert [edit.replacement for edit in first.edits] == ["is"]
     many = iter(parts(DOCUMENT_CHARS // 5))
@@ -133,7 +133,7 @@ NOTES = """
 
 
 @pytest.mark.parametrize(
-    "note", [each.strip() for line in NOTES.split("\n") for each in line.split("|") if each.strip()]
+    "note", [cell.strip() for line in NOTES.split("\n") for cell in line.split("|") if cell.strip()]
 )
 def test_a_note_may_begin_with_ing(note: str) -> None:
     first = note.split()[0]
@@ -275,14 +275,14 @@ class Fluent:
         return len(text)
 
     def correct(self, texts):  # type: ignore[no-untyped-def]
-        for index, text in enumerate(each for each in texts if each is not None):
+        for index, text in enumerate(text for text in texts if text is not None):
             made = text.replace("was", "were").replace("walked", "ran")
             yield index, Outcome(made, changes=[Change(5, 8, 2.0)])
 
     def fluency(self, before: str, texts: tuple[str, ...]) -> list[float]:
         if len(texts) == 2:  # not about rivals
             self.asked.append((before, texts))
-        return [self.gain * ("were" in each) for each in texts]
+        return [self.gain * ("were" in text) for text in texts]
 
 
 def test_a_language_model_has_a_say_in_every_change_that_the_guards_leave() -> None:
@@ -305,7 +305,7 @@ def test_a_chosen_line_is_judged_after_the_text_before_it_as_in_the_whole_file(t
         selection = ChangedLines({str(path): [lines]})
         (report,) = correct_files(Runner(corrector), [path], FileOptions(), selections=[selection])
         assert report.error is None
-    assert len(whole.asked) == 3 and chosen.asked == [sorted(whole.asked, key=lambda each: each[1])[line // 2]]
+    assert len(whole.asked) == 3 and chosen.asked == [sorted(whole.asked, key=lambda pair: pair[1])[line // 2]]
 
 
 @pytest.mark.parametrize(
@@ -387,8 +387,8 @@ def test_a_style_changes_the_spelling_of_words_alone() -> None:
         styled = GECPipeline(keep, guards=GuardOptions(style=style))
         assert styled(source).text == expected
         assert styled(expected).text == expected and not styled(expected).edits
-    kept = "Set favorite_color, `color` and https://color.org/center. The Labor Party analyzes meters and prizes."
-    assert GECPipeline(keep, guards=GuardOptions(style="british"))(kept).text == kept.replace("analyzes", "analyses")
+    prose = "Set favorite_color, `color` and https://color.org/center. The Labor Party analyzes meters and prizes."
+    assert GECPipeline(keep, guards=GuardOptions(style="british"))(prose).text == prose.replace("analyzes", "analyses")
     own = GuardOptions(style="american", words=("colour",))
     assert GECPipeline(keep, guards=own)("Its colour.").text == "Its colour."
     fix = FunctionCorrector(lambda text: text.replace("have", "has"))
@@ -404,8 +404,8 @@ def test_a_style_gives_lists_the_comma_that_most_have(joint: str) -> None:
     with_comma, without = f"We sell pens, ink, {joint} paper. ", f"We sell pens, ink {joint} paper. "
     lists = [f"Take ham, eggs, milk{comma} {joint} bread." for comma in (",", "")]
     for usual, wanted in ((with_comma, lists[0]), (without, lists[1])):
-        for given in lists:
-            text = f"{usual * 5}{given}"
+        for series in lists:
+            text = f"{usual * 5}{series}"
             assert GECPipeline(keep, guards=GuardOptions(style="british"))(text).text == f"{usual * 5}{wanted}"
             assert GECPipeline(keep)(text).text == text
             for short in (f"In May, Ann {joint} Bob came.", f"My boss, Ann, {joint} Bob came."):
@@ -463,7 +463,7 @@ def test_paragraphs_with_tracked_changes_are_of_the_document() -> None:
     segments = [Segment(at, at + len(line)) for at, line in zip(starts, lines, strict=True)]
     first = DocumentWords([Part(text, tuple(segments))])
     for left in (0, 1, 29):
-        refused = [Refusal("tracked", "", (each.start, each.end)) for each in segments[left:]]
+        refused = [Refusal("tracked", "", (segment.start, segment.end)) for segment in segments[left:]]
         second = DocumentWords([Part(text, tuple(segments[:left]), tuple(refused))])
         assert (second.care, second.is_document) == (first.care, first.is_document)
         assert second.count("Isle7") == 1

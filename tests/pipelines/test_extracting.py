@@ -87,7 +87,7 @@ def pdf_bytes(*pages: str) -> bytes:
     """Make a PDF with a line of text on each page."""
     kids = [4 + 2 * number for number in range(len(pages))]
     objects = [(page(kid + 1), stream(drawn(f"({text})"))) for kid, text in zip(kids, pages, strict=True)]
-    return pdf_of(kids, FONT, *(each for pair in objects for each in pair))
+    return pdf_of(kids, FONT, *(part for pair in objects for part in pair))
 
 
 def pdf_of(kids: list[int], *objects: str) -> bytes:
@@ -96,9 +96,9 @@ def pdf_of(kids: list[int], *objects: str) -> bytes:
     tree = f"<< /Type /Pages /Kids [{listed}] /Count {len(kids)} >>"
     objects = ("<< /Type /Catalog /Pages 2 0 R >>", tree, *objects)
     out, places = b"%PDF-1.4\n", []
-    for number, each in enumerate(objects, start=1):
+    for number, content in enumerate(objects, start=1):
         places.append(len(out))
-        out += f"{number} 0 obj\n{each}\nendobj\n".encode()
+        out += f"{number} 0 obj\n{content}\nendobj\n".encode()
     table = "".join(f"{place:010d} 00000 n \n" for place in places)
     end = (
         f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\n"
@@ -112,11 +112,12 @@ def read(path: Path) -> Document:
 
 def test_html_is_read_by_paragraphs(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(HTML, encoding="utf-8")
-    found = read(tmp_path / "a.html")
-    assert found.text == "Herons & co\n\nA heron waits . It eats fish.\n- One\n- Two\n\n| a | b |\nx  = 1\ny".replace(
-        " .", ".", 1
+    document = read(tmp_path / "a.html")
+    assert (
+        document.text
+        == "Herons & co\n\nA heron waits . It eats fish.\n- One\n- Two\n\n| a | b |\nx  = 1\ny".replace(" .", ".", 1)
     )
-    assert [(each.level, each.title) for each in found.headings or ()] == [(1, "Herons & co")]
+    assert [(heading.level, heading.title) for heading in document.headings or ()] == [(1, "Herons & co")]
     (tmp_path / "b.html").write_bytes('<meta charset="latin-1"><p>Café'.encode("latin-1"))
     assert read(tmp_path / "b.html").text == "Café"
 
@@ -145,7 +146,7 @@ def test_rows_of_html_tables_are_lines(page: str, text: str, tmp_path: Path) -> 
 def cell(*paragraphs: str, merged: str = "") -> str:
     return (
         f"<w:tc><w:tcPr>{merged}</w:tcPr>"
-        + "".join(f"<w:p><w:r><w:t>{each}</w:t></w:r></w:p>" for each in paragraphs)
+        + "".join(f"<w:p><w:r><w:t>{paragraph}</w:t></w:r></w:p>" for paragraph in paragraphs)
         + "</w:tc>"
     )
 
@@ -164,8 +165,8 @@ def test_rows_of_word_and_powerpoint_tables_are_lines(rows: list[list[str]], tex
     assert read(packed(tmp_path / "a.docx", **{"word/document.xml": document})).text == f"Fair\n\n{text}"
     table = f"<p:graphicFrame><a:tbl>{made.replace('w:', 'a:')}</a:tbl></p:graphicFrame>"
     shown = slide("Fair", "Text").replace("</p:sld>", f"{table}</p:sld>")
-    found = read(packed(tmp_path / "a.pptx", **{"ppt/slides/slide1.xml": shown})).text
-    assert found.split() == ["Fair", "Text", *text.split()]
+    content = read(packed(tmp_path / "a.pptx", **{"ppt/slides/slide1.xml": shown})).text
+    assert content.split() == ["Fair", "Text", *text.split()]
 
 
 def test_word_tables_name_columns_and_merge_cells(tmp_path: Path) -> None:
@@ -175,8 +176,8 @@ def test_word_tables_name_columns_and_merge_cells(tmp_path: Path) -> None:
         f"<w:tr>{cell('A', 'north', merged=begin)}{cell('B7')}</w:tr><w:tr>{cell(merged=on)}{cell('B9')}</w:tr>"
     )
     document = word(("TOC1", "Fair 3"), ("", "Fair")).replace("</w:body>", f"<w:tbl>{rows}</w:tbl></w:body>")
-    found = read(packed(tmp_path / "a.docx", **{"word/document.xml": document}))
-    assert found.text == "Fair\n\n| Hall | Stand |\n|---|---|\n| A north | B7 |\n| A north | B9 |"
+    read_document = read(packed(tmp_path / "a.docx", **{"word/document.xml": document}))
+    assert read_document.text == "Fair\n\n| Hall | Stand |\n|---|---|\n| A north | B7 |\n| A north | B9 |"
 
 
 @pytest.mark.parametrize(
@@ -237,18 +238,21 @@ def test_words_are_neither_joined_nor_divided(tmp_path: Path) -> None:
 
 def test_word_powerpoint_and_epub(tmp_path: Path) -> None:
     written = word(("Heading1", "Herons"), ("Normal", "They wait."), ("Heading2", "Food"), ("", "They eat fish."))
-    found = read(packed(tmp_path / "a.docx", **{"word/document.xml": written}))
-    assert [(each.heading, each.text) for each in split_passages(found)] == [
+    read_document = read(packed(tmp_path / "a.docx", **{"word/document.xml": written}))
+    assert [(passage.heading, passage.text) for passage in split_passages(read_document)] == [
         ("Herons", "Herons\n\nThey wait."),
         ("Herons > Food", "Food\n\nThey eat fish."),
     ]
     slides = {f"ppt/slides/slide{number}.xml": slide(f"Part {number}", "Text") for number in (10, 2)}
-    found = read(packed(tmp_path / "a.pptx", **slides))
-    assert [(each.page, each.heading) for each in split_passages(found)] == [(1, "Part 2"), (2, "Part 10")]
+    read_document = read(packed(tmp_path / "a.pptx", **slides))
+    assert [(passage.page, passage.heading) for passage in split_passages(read_document)] == [
+        (1, "Part 2"),
+        (2, "Part 10"),
+    ]
     chapters = {"OPS/one.xhtml": "<h1>One</h1><p>First.", "OPS/two.xhtml": "<h1>Two</h1><p>Second."}
     book = {"META-INF/container.xml": CONTAINER, "OPS/book.opf": PACKAGE, **chapters}
-    found = read(packed(tmp_path / "a.epub", **book))
-    assert [(each.heading, each.text) for each in split_passages(found)] == [
+    read_document = read(packed(tmp_path / "a.epub", **book))
+    assert [(passage.heading, passage.text) for passage in split_passages(read_document)] == [
         ("One", "One\n\nFirst."),
         ("Two", "Two\n\nSecond."),
     ]
@@ -261,8 +265,8 @@ def test_pdf_knows_its_pages_and_bookmarks(tmp_path: Path) -> None:
     writer = PdfWriter(clone_from=PdfReader(io.BytesIO(pdf_bytes("Herons wait.", "Swifts fly."))))
     writer.add_outline_item(title="Birds that fly", page_number=1)
     writer.write(tmp_path / "a.pdf")
-    found = split_passages(read(tmp_path / "a.pdf"))
-    assert [(each.page, each.heading, each.text) for each in found] == [
+    passages = split_passages(read(tmp_path / "a.pdf"))
+    assert [(passage.page, passage.heading, passage.text) for passage in passages] == [
         (1, "", "Herons wait."),
         (2, "Birds that fly", "Swifts fly."),
     ]
@@ -274,8 +278,8 @@ def test_damaged_bookmarks_cost_no_text(tmp_path: Path, monkeypatch: pytest.Monk
 
     path = file("x.pdf", pdf_bytes("Herons wait."))(tmp_path)
     monkeypatch.setattr(PdfReader, "outline", property(lambda self: self.no_such_outline))
-    found = read(path)
-    assert found.text.strip() == "Herons wait." and found.headings == ()
+    document = read(path)
+    assert document.text.strip() == "Herons wait." and document.headings == ()
 
 
 def bomb(tmp_path: Path) -> Path:
@@ -361,8 +365,8 @@ def test_text_for_old_programs_and_moved_text_is_read_once(namespace: str, tmp_p
     }
     usual = r"http://schemas\.openxmlformats\.org/(\w+)/2006/main"
     for name, text in (("x.docx", "Herons\n\nThey wait.\n\nFish."), ("x.pptx", "Herons\nThey wait.\nFish\n12")):
-        found = read(packed(tmp_path / name, **{part: re.sub(usual, namespace, xml) for part, xml in files.items()}))
-        assert found.text == text and [each.title for each in found.headings or ()] == ["Herons"]
+        document = read(packed(tmp_path / name, **{part: re.sub(usual, namespace, xml) for part, xml in files.items()}))
+        assert document.text == text and [heading.title for heading in document.headings or ()] == ["Herons"]
 
 
 def test_line_breaks_and_hyphens_between_runs_are_read(tmp_path: Path) -> None:
@@ -481,7 +485,7 @@ def test_unchanged_files_are_not_read_and_changed_ones_replaced(kind: str, tmp_p
     assert add() == ["b"]
     retriever, passages = corpora.open("c", encode=encode)
     assert [passage.text for passage in passages] == ["# a\n\nText of a.", "# c\n\nText of c.", "# b\n\nAnother text."]
-    assert list(retriever.texts) == [each.text for each in passages]
+    assert list(retriever.texts) == [passage.text for passage in passages]
     if kind == "bm25":
         assert retriever.search("another", 1)[0].id == 2
     else:
@@ -496,20 +500,20 @@ def test_unchanged_files_are_not_read_and_changed_ones_replaced(kind: str, tmp_p
 @pytest.mark.parametrize("as_list", [True, False])
 def test_notebooks_are_their_cells(as_list: bool, tmp_path: Path) -> None:
     cells = [("markdown", "# Herons\n\nThey wait."), ("code", "x = 1\nprint(x)"), ("raw", "left"), ("markdown", "")]
-    held = [
+    notebook_cells = [
         {"cell_type": kind, "source": source.splitlines(keepends=True) if as_list else source, "outputs": ["out"]}
         for kind, source in cells
     ]
     path = tmp_path / "x.ipynb"
-    path.write_text(json.dumps({"cells": held, "nbformat": 4}))
+    path.write_text(json.dumps({"cells": notebook_cells, "nbformat": 4}))
     document = read(path)
     assert document.text == "# Herons\n\nThey wait.\n\nx = 1\nprint(x)"
-    assert [each.heading for each in split_passages(document, max_chars=30)][:1] == ["Herons"]
-    old = [{"input" if each["cell_type"] == "code" else "source": each.pop("source"), **each} for each in held]
+    assert [passage.heading for passage in split_passages(document, max_chars=30)][:1] == ["Herons"]
+    old = [{"input" if one["cell_type"] == "code" else "source": one.pop("source"), **one} for one in notebook_cells]
     path.write_text(json.dumps({"worksheets": [{"cells": old[:1]}, {"cells": old[1:]}], "nbformat": 3}))
     assert read(path).text == document.text
     lists = ("3", '[{"cell_type": "code"}]', '["x"]')
-    for wrong in ("{", "[]", '{"worksheets": [3]}', *(f'{{"cells": {each}}}' for each in lists), "\xff"):
+    for wrong in ("{", "[]", '{"worksheets": [3]}', *(f'{{"cells": {cells_given}}}' for cells_given in lists), "\xff"):
         path.write_text(wrong, encoding="latin-1")
         with pytest.raises(FormatError, match=r"x.ipynb': not a notebook"):
             read(path)

@@ -51,13 +51,13 @@ def correct(path: Path, while_it_runs: Callable[[], object] = lambda: None, **op
         return text.upper()
 
     pipeline = GECPipeline(FunctionCorrector(upper, name="upper"))
-    given = {"in_place": "output" not in options, **options}
-    (report,) = pipeline.files(path, FileOptions(**given))  # type: ignore[arg-type]
+    arguments = {"in_place": "output" not in options, **options}
+    (report,) = pipeline.files(path, FileOptions(**arguments))  # type: ignore[arg-type]
     return report
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(each.name for each in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture
@@ -94,14 +94,16 @@ def test_a_file_that_was_saved_meanwhile_stays(save: Callable[[Path], object], b
         saved.append(file.read_bytes())
 
     report = correct(file, meanwhile, backup=backup)
-    kept = file.with_name(file.name + RESULT)
+    result = file.with_name(file.name + RESULT)
     assert (
-        isinstance(report.error, ChangedFileError) and str(kept) in str(report.error) and str(file) in str(report.error)
+        isinstance(report.error, ChangedFileError)
+        and str(result) in str(report.error)
+        and str(file) in str(report.error)
     )
-    assert [file.read_bytes()] == saved and kept.read_bytes() == NEW
-    assert names(file.parent) == ["a.txt", kept.name], "no journal, nothing half done"
+    assert [file.read_bytes()] == saved and result.read_bytes() == NEW
+    assert names(file.parent) == ["a.txt", result.name], "no journal, nothing half done"
     report = correct(file, lambda: file.write_bytes(b"again\n"))
-    assert f"{kept}-2" in str(report.error) and kept.read_bytes() == NEW, "no result is overwritten"
+    assert f"{result}-2" in str(report.error) and result.read_bytes() == NEW, "no result is overwritten"
 
 
 def test_a_file_that_was_deleted_or_became_something_else_meanwhile_is_told(file: Path) -> None:
@@ -320,8 +322,8 @@ def test_a_folder_tells_what_it_does_not_give(tmp_path: Path) -> None:
     (tmp_path / "link.txt").symlink_to("a.txt")
     os.mkfifo(tmp_path / "pipe.txt")
     skipped = Skipped()
-    found = expand([str(tmp_path)], suffixes=suffixes_of(None), exclude=["f.txt"], skipped=skipped)
-    assert [Path(path).name for path in found] == ["a.txt", "e.md"]
+    paths = expand([str(tmp_path)], suffixes=suffixes_of(None), exclude=["f.txt"], skipped=skipped)
+    assert [Path(path).name for path in paths] == ["a.txt", "e.md"]
     assert skipped.line() == (
         "2 of other formats (.srt, .html), 2 hidden, 1 links, 1 pipes, sockets or devices, "
         "1 folders that nobody writes by hand, 1 excluded"
@@ -368,11 +370,11 @@ def test_many_segments_and_edits_are_counted_in_little_time() -> None:
 
 
 def test_random_hostile_files_and_models() -> None:
-    found = fuzz(
+    outcome = fuzz(
         99, 5, formats=[form for form in FORMATS if form not in MARKED_UP]
     )  # test_marked_up.py tests the others
-    assert not found.wrong, found.examples
-    assert found.edits > 200 and sum(found.files.values()) == 99
+    assert not outcome.wrong, outcome.examples
+    assert outcome.edits > 200 and sum(outcome.files.values()) == 99
 
 
 def test_a_file_state_is_known_by_its_place_size_and_time(file: Path) -> None:

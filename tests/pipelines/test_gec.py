@@ -52,10 +52,10 @@ def calls(engine: copyspec.Engine, monkeypatch: pytest.MonkeyPatch) -> list[dict
         return _result(" The kettle is red.")
 
     def generate_each(inputs: Iterable[Input | None], **options: object) -> Iterator[tuple[int, Result]]:
-        taken = list(takewhile(lambda each: each is not None, inputs))
-        seen.extend({"prompt": each.prompt, "edit_source": each.edit_source, **options} for each in taken)
-        for index, each in reversed(list(enumerate(taken))):
-            yield index, _result(" " + str(each.prompt).rpartition(": ")[2].upper())
+        taken = list(takewhile(lambda input_: input_ is not None, inputs))
+        seen.extend({"prompt": input_.prompt, "edit_source": input_.edit_source, **options} for input_ in taken)
+        for index, input_ in reversed(list(enumerate(taken))):
+            yield index, _result(" " + str(input_.prompt).rpartition(": ")[2].upper())
 
     monkeypatch.setattr(engine, "generate", generate)
     monkeypatch.setattr(engine, "generate_each", generate_each)
@@ -81,7 +81,7 @@ def asked(request: pytest.FixtureRequest) -> Iterator[Asked]:
     if request.param == "here":
         calls: list[dict[str, object]] = request.getfixturevalue("calls")
         engine: copyspec.Engine = request.getfixturevalue("engine")
-        yield Asked(engine, lambda: [(str(each["prompt"]), str(each["edit_source"])) for each in calls])
+        yield Asked(engine, lambda: [(str(call["prompt"]), str(call["edit_source"])) for call in calls])
         assert all(call["chat"] is True for call in calls)
         return
     pytest.importorskip("openai")
@@ -92,7 +92,7 @@ def asked(request: pytest.FixtureRequest) -> Iterator[Asked]:
 
     card = {"id": "m", "owned_by": "copyspec", "max_model_len": 1024}
     with fake_server(reply, [card]) as server, copyspec.remote(server.url) as remote:
-        yield Asked(remote, lambda: [(each["messages"][-1]["content"], each["edit_source"]) for each in server.bodies])
+        yield Asked(remote, lambda: [(body["messages"][-1]["content"], body["edit_source"]) for body in server.bodies])
 
 
 def test_corrections_come_in_order_and_keep_the_white_space(asked: Asked) -> None:
@@ -112,14 +112,14 @@ def test_one_text_gives_one_correction(asked: Asked) -> None:
 def test_an_output_that_was_cut_keeps_the_source(asked: Asked) -> None:
     cut = GECPipeline(asked.model)("a cut text")
     assert (cut.text, cut.changed, cut.is_complete) == ("a cut text", False, False)
-    assert [each.reason for each in cut.refused] == ["cut"]
+    assert [refusal.reason for refusal in cut.refused] == ["cut"]
 
 
 def test_an_output_that_time_has_cut_says_so() -> None:
     engine = tiny_engine()
     engine.model.generation_config.max_time = 1e-9
-    found = [GECPipeline(engine)("He go home.").refused[0], EditPipeline(engine)("He go home.", "Do it").refusal]
-    for refusal in found:
+    refusals = [GECPipeline(engine)("He go home.").refused[0], EditPipeline(engine)("He go home.", "Do it").refusal]
+    for refusal in refusals:
         assert refusal is not None and refusal.reason == "cut"
         assert re.match(r"cut after \d+ tokens? by max_time in the model's generation_config: ", refusal.detail)
 
@@ -140,8 +140,8 @@ def test_a_text_without_a_place_to_split_keeps_its_source(
     engine: copyspec.Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     long = "He" * 1500
-    short, none, kept, last = GECPipeline(engine, max_new_tokens=5)(["He go.", "", long, "We was."])
-    assert kept.text == long and not kept.fits and not kept.is_complete and kept.result is None
+    short, none, whole, last = GECPipeline(engine, max_new_tokens=5)(["He go.", "", long, "We was."])
+    assert whole.text == long and not whole.fits and not whole.is_complete and whole.result is None
     assert none.is_complete and short.result is not None and last.result is not None
     assert "parts of 4 texts were left unchanged: 2 cut, 1 length" in caplog.text
     GECPipeline(engine)(long)
@@ -156,7 +156,7 @@ def test_what_the_tokenizer_wraps_by_itself_is_no_chat() -> None:
     )
     own, chat = copyspec.Engine(tiny_model(), wrapping), tiny_engine()
     assert not wants_chat(own) and wants_chat(chat)
-    corrected = [GECPipeline(each, max_new_tokens=20)("He go.").result for each in (own, chat)]
+    corrected = [GECPipeline(one, max_new_tokens=20)("He go.").result for one in (own, chat)]
     assert corrected[0] is not None and corrected[1] is not None
     assert corrected[0].token_ids == corrected[1].token_ids
 
@@ -267,10 +267,10 @@ def test_a_long_instruction_is_read_once(batch_size: int, dtype: str, shares: bo
     model = tiny_model().to(getattr(torch, dtype))
     engine = copyspec.Engine(model, tiny_tokenizer(chat=False))
     options = ModelOptions(instruction=instruction, batch_size=batch_size, max_new_tokens=8)
-    found = dict(ModelCorrector(engine, options).correct(texts))
+    outcomes = dict(ModelCorrector(engine, options).correct(texts))
     template = instruction.partition("{text}")[0]
     alone = [engine.generate(template + text + ": ", max_new_tokens=8, drafter="none") for text in texts]
     if dtype == "float32":
-        assert [found[i].result.token_ids for i in range(5)] == [each.token_ids for each in alone]
-    assert (found[4].result.stats.num_cached_tokens >= BLOCK_TOKENS) is shares
+        assert [outcomes[i].result.token_ids for i in range(5)] == [result.token_ids for result in alone]
+    assert (outcomes[4].result.stats.num_cached_tokens >= BLOCK_TOKENS) is shares
     assert len(engine.prefix_cache) <= len(engine.codec.encode(template).ids)

@@ -96,8 +96,14 @@ def test_the_texts_own_words_stay(text: str) -> None:
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_no_word_of_the_source_is_lost(source: str, output: str) -> None:
-    kept = unwrapped(output, source)
-    assert kept.strip() in output or output in ("", kept) or kept == source or "> " in output or "- " in output
+    unwrapped_text = unwrapped(output, source)
+    assert (
+        unwrapped_text.strip() in output
+        or output in ("", unwrapped_text)
+        or unwrapped_text == source
+        or "> " in output
+        or "- " in output
+    )
     assert unwrapped(source, source) == source.strip() or source.strip() == ""
 
 
@@ -159,11 +165,11 @@ def test_spellings_hyphens_and_ordinals_are_corrected(source: str, output: str) 
     ],
 )
 def test_guarded_edits_are_left_out_and_told(source: str, output: str, reason: str) -> None:
-    found = checked(source, output)
-    assert [refusal.reason for refusal in found.dropped] == [reason]
-    assert len(found.edits) == 1 and found.refusal is None
+    result = checked(source, output)
+    assert [refusal.reason for refusal in result.dropped] == [reason]
+    assert len(result.edits) == 1 and result.refusal is None
     whole = checked(source, output, all_or_nothing=True)
-    assert whole.edits == () and whole.refusal == found.dropped[0]
+    assert whole.edits == () and whole.refusal == result.dropped[0]
     if reason in ("numbers", "links", "names"):
         allowed = checked(source, output, **{f"allow_{reason}": True}, allow_swaps=True)
         if reason != "links" or "." not in source.split("@")[0]:
@@ -186,14 +192,14 @@ def test_guarded_edits_are_left_out_and_told(source: str, output: str, reason: s
     ],
 )
 def test_ordinary_corrections_pass(source: str, output: str) -> None:
-    found = checked(source, output)
-    assert (found.refusal, list(found.dropped)) == (None, [])
-    assert found.edits
+    result = checked(source, output)
+    assert (result.refusal, list(result.dropped)) == (None, [])
+    assert result.edits
 
 
 def test_a_rewritten_segment_stays() -> None:
-    found = checked("He go to school every day with his friend.", "Each morning the boy walks over to class alone.")
-    assert found.edits == () and found.refusal is not None and found.refusal.reason == "ratio"
+    result = checked("He go to school every day with his friend.", "Each morning the boy walks over to class alone.")
+    assert result.edits == () and result.refusal is not None and result.refusal.reason == "ratio"
     assert checked("He go", "He goes").refusal is None
     assert (
         checked("a b c d e f", "g h i j k l", max_edit_ratio=1.0, allow_new_words=True, allow_swaps=True).refusal
@@ -262,9 +268,9 @@ def test_what_cannot_be_written_is_told_in_a_sentence(replacement: str, segment:
 
 def test_a_text_that_lost_a_part_stays() -> None:
     source = "He go to school every day with his friend, and he like it there very much."
-    found = checked(source, "He goes to school every day with his friend.")
-    assert found.edits == () and found.refusal is not None and found.refusal.reason == "lost"
-    assert found.refusal.detail == "7 of 16 words would be lost, above the limit of 25 % (max_lost_ratio)"
+    result = checked(source, "He goes to school every day with his friend.")
+    assert result.edits == () and result.refusal is not None and result.refusal.reason == "lost"
+    assert result.refusal.detail == "7 of 16 words would be lost, above the limit of 25 % (max_lost_ratio)"
     assert checked(source, "He goes to school every day with his friend.", max_lost_ratio=1).edits
     with pytest.raises(ValueError, match="max_lost_ratio=-1"):
         GuardOptions(max_lost_ratio=-1)
@@ -294,18 +300,18 @@ def test_a_text_that_lost_a_part_stays() -> None:
     ],
 )
 def test_few_words_without_an_end_become_no_sentence(source: str, output: str, expected: str) -> None:
-    found = checked(source, output)
-    assert apply(source, found.edits) == expected
-    refusals = [*found.dropped, *([found.refusal] if found.refusal else [])]
+    result = checked(source, output)
+    assert apply(source, result.edits) == expected
+    refusals = [*result.dropped, *([result.refusal] if result.refusal else [])]
     assert {refusal.reason for refusal in refusals} <= {"fragment"} and bool(refusals) == (expected != output)
 
 
 def test_protected_spans_stay() -> None:
     source = "He see [teh link](http://x.y) and teh cat"
     segment = Segment(0, len(source), protected=((16, 29),))
-    found = check(source, segment, "He sees [the link](http://the.y) and the cat")
-    assert apply(source, found.edits) == "He sees [the link](http://x.y) and the cat"
-    assert [refusal.reason for refusal in found.dropped] == ["protected"]
+    result = check(source, segment, "He sees [the link](http://the.y) and the cat")
+    assert apply(source, result.edits) == "He sees [the link](http://x.y) and the cat"
+    assert [refusal.reason for refusal in result.dropped] == ["protected"]
 
 
 @pytest.mark.parametrize("unit", ["x", "A", "a_", "a.b", "a-", "a@", "aé", "你", "你a"])
@@ -334,11 +340,11 @@ def test_the_first_closing_tag_ends_what_a_tag_holds() -> None:
 
 
 def test_own_patterns() -> None:
-    found = checked(
+    result = checked(
         "The foo-7x are good and fine.", "The foo-7y is good and fine.", protect=(r"foo-\w+",), allow_numbers=True
     )
-    assert apply("The foo-7x are good and fine.", found.edits) == "The foo-7x is good and fine."
-    assert [refusal.reason for refusal in found.dropped] == ["protect"]
+    assert apply("The foo-7x are good and fine.", result.edits) == "The foo-7x is good and fine."
+    assert [refusal.reason for refusal in result.dropped] == ["protect"]
 
 
 def test_options_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,8 +363,8 @@ def test_patterns_and_words_may_come_from_an_iterator() -> None:
     options = GuardOptions(protect=iter([r"foo-\w+"]), words=iter(["Frobnix"]))  # type: ignore[arg-type]
     source = "The foo-ab are good."
     for _ in range(2):
-        found = check(source, Segment(0, len(source)), "The foo-ac is good.", options=options)
-        assert "protect" in [refusal.reason for refusal in found.dropped]
+        result = check(source, Segment(0, len(source)), "The foo-ac is good.", options=options)
+        assert "protect" in [refusal.reason for refusal in result.dropped]
     assert options.words == ("Frobnix",)
     with pytest.raises(TypeError, match="protect must be a sequence of regular expressions, each a str; got int: 3"):
         GuardOptions(protect=(3,))  # type: ignore[arg-type]

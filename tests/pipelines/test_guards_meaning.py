@@ -12,9 +12,9 @@ from copyspec.pipelines.guards.guards import GuardOptions, check
 
 def reason(source: str, output: str, **options: object) -> str:
     """Why the guards refuse the one change of a text, at no margin; "" if they make it."""
-    found = check(source, Segment(0, len(source)), output, options=GuardOptions(**options))  # type: ignore[arg-type]
-    refusals = [*found.dropped, *([found.refusal] if found.refusal else [])]
-    assert bool(refusals) == (apply(source, found.edits) != output)
+    result = check(source, Segment(0, len(source)), output, options=GuardOptions(**options))  # type: ignore[arg-type]
+    refusals = [*result.dropped, *([result.refusal] if result.refusal else [])]
+    assert bool(refusals) == (apply(source, result.edits) != output)
     return refusals[0].reason if refusals else ""
 
 
@@ -183,8 +183,8 @@ def test_a_quantity_keeps_its_unit(quantity: str, becomes: str, expected: str) -
     ("source", "output"), [("Take 5 % of it.", "Take 5% of it."), ("Take 5% of it.", "Take 5 % of it.")]
 )
 def test_the_space_before_a_percent_sign_may_change(source: str, output: str) -> None:
-    found = check(source, Segment(0, len(source)), output, tolerance=Tolerance(spacing=False))
-    assert apply(source, found.edits) == output, found
+    result = check(source, Segment(0, len(source)), output, tolerance=Tolerance(spacing=False))
+    assert apply(source, result.edits) == output, result
 
 
 @pytest.mark.parametrize(
@@ -300,5 +300,5 @@ def test_a_number_keeps_its_sign_in_every_language(sign: str) -> None:
 def test_headings_get_no_colon() -> None:
     source, output = "Notes about teh garden in spring", "Notes about the garden in spring:"
     for ends in (True, False):
-        found = check(source, Segment(0, len(source), ends=ends), output)
-        assert apply(source, found.edits) == (output if ends else output[:-1])
+        result = check(source, Segment(0, len(source), ends=ends), output)
+        assert apply(source, result.edits) == (output if ends else output[:-1])

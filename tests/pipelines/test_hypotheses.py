@@ -28,9 +28,9 @@ class Knowing:
         self.known, self.asked = known, 0
 
     def versions(self, texts: Iterable[str]) -> list[tuple[str, ...]]:
-        given = list(texts)
-        self.asked += len(given)
-        return [(self.known[text],) for text in given]
+        listed = list(texts)
+        self.asked += len(listed)
+        return [(self.known[text],) for text in listed]
 
 
 def test_outputs_are_the_same_in_fewer_passes(engine: Engine) -> None:
@@ -42,8 +42,8 @@ def test_outputs_are_the_same_in_fewer_passes(engine: Engine) -> None:
     corrector._hypotheses.price.choose = lambda: True  # type: ignore[method-assign]
     drafted = dict(corrector.correct(texts))
     calls = []
-    for found in (plain, drafted):
-        results = [found[index].result for index in range(len(texts))]
+    for corrections in (plain, drafted):
+        results = [corrections[index].result for index in range(len(texts))]
         assert [result.token_ids for result in results] == [plain[i].result.token_ids for i in range(len(texts))]  # type: ignore[union-attr]
         calls.append(sum(result.stats.num_passes for result in results))  # type: ignore[union-attr]
     assert small.asked == len(texts)
@@ -54,8 +54,8 @@ def test_texts_are_asked_ahead_and_never_waited_for() -> None:
     small = Knowing({letter: letter.upper() for letter in "abcde"})
     hypotheses = Hypotheses([small], batch_size=2)
     hypotheses.price.choose = lambda: True  # type: ignore[method-assign]
-    given = iter(["a", None, "b", "c", "d", None, None, "e"])
-    ahead = hypotheses.ahead(given)
+    texts = iter(["a", None, "b", "c", "d", None, None, "e"])
+    ahead = hypotheses.ahead(texts)
     assert next(ahead) == ("a", ("A",)) and small.asked == 1
     assert [*ahead] == [None, ("b", ("B",)), ("c", ("C",)), ("d", ("D",)), None, None, ("e", ("E",))]
 
@@ -87,6 +87,6 @@ def test_a_model_writes_its_corrections_and_its_second_choices(engine: Engine) -
     corrector = ModelCorrector(engine, ModelOptions(max_new_tokens=12))
     texts = ["The cat sat. It sleeps well.", "", "A mat"]
     outputs = {index: outcome.text or texts[index] for index, outcome in corrector.correct(texts)}
-    found = corrector.versions(texts)
-    assert [len(row) for row in found] == [1 + len(LEVELS)] * 3 and found[1] == ("",) * (1 + len(LEVELS))
-    assert found[2][0] == outputs[2].strip()  # some models begin with a space
+    versions = corrector.versions(texts)
+    assert [len(row) for row in versions] == [1 + len(LEVELS)] * 3 and versions[1] == ("",) * (1 + len(LEVELS))
+    assert versions[2][0] == outputs[2].strip()  # some models begin with a space

@@ -31,8 +31,8 @@ class Answer:
         self.texts.append(result)
 
     def generate_each(self, inputs: Iterable[copyspec.Input], **options: object) -> Iterator[tuple[int, Result | None]]:
-        for index, each in enumerate(inputs):
-            self.asked.append(each)
+        for index, input_ in enumerate(inputs):
+            self.asked.append(input_)
             yield index, self.texts.pop(0)
 
 
@@ -60,8 +60,8 @@ def test_wrappers_come_off_and_diffs_are_made(answer: Answer) -> None:
     diff = "".join(edited.diff("f.py"))
     assert diff.startswith("--- a/f.py\n+++ b/f.py\n") and "-    return x + 1\n+    return x + 2\n" in diff
     answer.will("```\nx\n```")
-    kept = EditPipeline(answer.engine, EditOptions(strip_wrappers=False))(CODE, "Add two")
-    assert kept.text == "```\nx\n```\n"
+    unstripped = EditPipeline(answer.engine, EditOptions(strip_wrappers=False))(CODE, "Add two")
+    assert unstripped.text == "```\nx\n```\n"
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class HashRetriever:
         return len(self.texts)
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
-        return np.array([random.Random(f"{query[-2:]}/{each}").random() for each in ids])
+        return np.array([random.Random(f"{query[-2:]}/{text_id}").random() for text_id in ids])
 
     def search(self, query: str, k: int = 4) -> list[Hit]:
         return self.search_batch([query], k)[0]
@@ -52,11 +52,11 @@ class HashRetriever:
         time.sleep(self.delay)
         if self.fails_at is not None and len(self.batches) > self.fails_at:
             raise ConnectionError("the knowledge base is away")
-        found = []
+        results = []
         for query in queries:
             scores = self.score(query, range(len(self)))
-            found.append([Hit(int(i), float(scores[i]), self.texts[i]) for i in best(scores, k)])
-        return found
+            results.append([Hit(int(i), float(scores[i]), self.texts[i]) for i in best(scores, k)])
+        return results
 
     def add(self, texts: Sequence[str]) -> None:
         self.texts += texts
@@ -85,8 +85,8 @@ def ask(
 def check_equal(plain: RAGAnswer, other: RAGAnswer) -> None:
     for name in ("token_ids", "text", "finish_reason", "stop_reason", "prompt_tokens"):
         assert getattr(other.result, name) == getattr(plain.result, name), name
-    assert [(each.start, each.end, each.hit.id) for each in other.documents] == [
-        (each.start, each.end, each.hit.id) for each in plain.documents
+    assert [(document.start, document.end, document.hit.id) for document in other.documents] == [
+        (document.start, document.end, document.hit.id) for document in plain.documents
     ]
     assert other.citations == plain.citations
 
@@ -189,7 +189,7 @@ def test_an_encoder_decoder_reads_the_document_too(steady_drafts: None) -> None:
     engine = Engine(T5ForConditionalGeneration(config).eval(), tiny_tokenizer(chat=False))
     retriever = HashRetriever(make_texts(5, 2))
     plain = ask(engine, retriever, None, {}, drafter="none", max_new_tokens=24, ignore_eos=True)
-    assert len({each.hit.id for each in plain.documents}) > 1
+    assert len({document.hit.id for document in plain.documents}) > 1
     check_equal(plain, ask(engine, retriever, Speculation(stride=4), {}, max_new_tokens=24, ignore_eos=True))
 
 
@@ -267,8 +267,8 @@ def test_a_document_that_does_not_fit_is_an_error_only_where_it_is_the_right_one
 
     class Right(HashRetriever):
         def search_batch(self, queries: Sequence[str], k: int = 4) -> list[list[Hit]]:
-            found = super().search_batch(queries, 4)
-            return [[hit for hit in hits if hit.id] for hits in found]
+            results = super().search_batch(queries, 4)
+            return [[hit for hit in hits if hit.id] for hits in results]
 
     layout = {"document_tokens": 5000}
     options = {"max_new_tokens": 40, "ignore_eos": True}
@@ -340,7 +340,7 @@ def longest_runs(text: str, documents: dict[int, str]) -> list[tuple[int, int]]:
     """Return the character ranges of the citations, by trying every run of words."""
     words = [(match.start(), match.end()) for match in __import__("re").finditer(r"\w+", text)]
     spoken = {name: " " + " ".join(document.split()) + " " for name, document in documents.items()}
-    found, at = [], 0
+    runs, at = [], 0
     while at < len(words):
         ends = [
             last
@@ -348,11 +348,11 @@ def longest_runs(text: str, documents: dict[int, str]) -> list[tuple[int, int]]:
             if any(f" {text[words[at][0] : words[last][1]]} " in document for document in spoken.values())
         ]
         if ends and ends[-1] - at + 1 >= min(MIN_WORDS, len(words)):
-            found.append((words[at][0], words[ends[-1]][1]))
+            runs.append((words[at][0], words[ends[-1]][1]))
             at = ends[-1] + 1
         else:
             at += 1
-    return found
+    return runs
 
 
 @given(
@@ -361,10 +361,13 @@ def longest_runs(text: str, documents: dict[int, str]) -> list[tuple[int, int]]:
 )
 def test_citations_are_the_longest_runs_of_words(text: str, documents: list[str]) -> None:
     named = dict(enumerate(documents))
-    found = citations(text, named)
-    assert [(each.start, each.end) for each in found] == longest_runs(text, named)
-    for each in found:
-        assert text[each.start : each.end] == named[each.document][each.document_start : each.document_end]
+    cited = citations(text, named)
+    assert [(citation.start, citation.end) for citation in cited] == longest_runs(text, named)
+    for citation in cited:
+        assert (
+            text[citation.start : citation.end]
+            == named[citation.document][citation.document_start : citation.document_end]
+        )
 
 
 def test_citations_end_at_words_and_keep_their_full_stop() -> None:
@@ -372,7 +375,7 @@ def test_citations_end_at_words_and_keep_their_full_stop() -> None:
     (one,) = islice(citations("Yes: the lamp of the ship (then new) was lit at dusk.", {4: document}), 1)
     assert document[one.document_start : one.document_end] == "lamp of the ship (then new) was lit at dusk."
     assert citations("lamps of the shipyard", {4: document}) == ()
-    assert [each.document for each in citations("Nobody saw", {4: document})] == [4]
+    assert [citation.document for citation in citations("Nobody saw", {4: document})] == [4]
     assert citations("", {4: document}) == ()
 
 
@@ -393,10 +396,13 @@ def test_in_scripts_without_spaces_characters_are_quoted_if_they_are_many(text: 
         1: "灯台が1871年に建てられた。",
         2: "ประภาคารสร้างในปี 1871 สูงสามสิบเมตร",
     }
-    found = citations(text, documents)
-    assert [text[each.start : each.end] for each in found] == ([] if quoted is None else [quoted])
-    for each in found:
-        assert text[each.start : each.end] == documents[each.document][each.document_start : each.document_end]
+    cited = citations(text, documents)
+    assert [text[citation.start : citation.end] for citation in cited] == ([] if quoted is None else [quoted])
+    for citation in cited:
+        assert (
+            text[citation.start : citation.end]
+            == documents[citation.document][citation.document_start : citation.document_end]
+        )
 
 
 @pytest.mark.parametrize(
@@ -412,11 +418,13 @@ def test_in_scripts_without_spaces_characters_are_quoted_if_they_are_many(text: 
 )
 def test_a_citation_cuts_no_letter_from_its_marks(text: str, document: str) -> None:
     assert citations(text, {0: document}) == ()
-    assert [each.document_start for each in citations(document, {0: document})] == [0]
+    assert [citation.document_start for citation in citations(document, {0: document})] == [0]
 
 
 def test_a_citation_may_begin_after_a_sign_with_a_mark() -> None:
-    assert [each.document_start for each in citations("Stop the engine", {0: "\u26a0\ufe0fStop the engine"})] == [2]
+    assert [
+        citation.document_start for citation in citations("Stop the engine", {0: "\u26a0\ufe0fStop the engine"})
+    ] == [2]
 
 
 @pytest.mark.parametrize("is_quoted", [False, True])
@@ -427,7 +435,7 @@ def test_an_answer_is_settled_in_steps_that_grow_with_its_length(
     steps: list[int] = []
     for name in ("share_of_word", "_longest"):
         does = getattr(citing, name)
-        monkeypatch.setattr(citing, name, lambda *given, does=does: steps.append(1) or does(*given))
+        monkeypatch.setattr(citing, name, lambda *args, does=does: steps.append(1) or does(*args))
     counts = []
     for size in (400, 800):
         steps.clear()
@@ -442,9 +450,9 @@ def test_an_answer_is_settled_in_steps_that_grow_with_its_length(
 def test_an_answer_that_repeats_itself_is_cited_in_time_that_grows_with_its_length() -> None:
     document = {0: "so it goes " * 300}
     begun = process_time()
-    text, given, settling = "", 0, Settling(document)
+    text, settled_to, settling = "", 0, Settling(document)
     for _ in range(300):
         text += "so it goes "
-        given = settling.settle(text)
-    assert citations(text, document)[0].end == len(text.rstrip()) and given > 0
+        settled_to = settling.settle(text)
+    assert citations(text, document)[0].end == len(text.rstrip()) and settled_to > 0
     assert process_time() - begun < 5

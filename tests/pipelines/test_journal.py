@@ -227,12 +227,12 @@ def test_links_are_followed_and_circles_refused(tmp_path: Path) -> None:
 
 def test_leftovers_of_killed_runs_go(tmp_path: Path) -> None:
     path = tmp_path / "a[b]*.txt"
-    kept = tmp_path / ".ab.txt.copyspec-1.tmp"
-    kept.touch()
+    other = tmp_path / ".ab.txt.copyspec-1.tmp"
+    other.touch()
     AtomicFile(path).file.close()
     assert len(list(tmp_path.iterdir())) == 2
     remove_leftovers(path)
-    assert list(tmp_path.iterdir()) == [kept]
+    assert list(tmp_path.iterdir()) == [other]
 
 
 def test_a_second_run_leaves_the_output_of_the_first(tmp_path: Path) -> None:
@@ -256,10 +256,10 @@ def test_a_file_saved_while_it_is_compared_stays(tmp_path: Path, monkeypatch: py
     file.write_bytes(b"one\n")
 
     def saved(path: Path) -> str:
-        found = fingerprint(path)
+        digest = fingerprint(path)
         (tmp_path / "new").write_bytes(b"of an editor\n")
         os.replace(tmp_path / "new", path)
-        return found
+        return digest
 
     monkeypatch.setattr("copyspec.pipelines.editing.atomic_file.fingerprint", saved)
     (report,) = GECPipeline(FunctionCorrector(str.upper, name="upper")).files(file, FileOptions(in_place=True))

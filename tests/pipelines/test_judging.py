@@ -41,8 +41,8 @@ def checked(source: str, output: str, changes: list[Change] | None = None, **opt
     return check(source, Segment(0, len(source)), output, options=given_options, context=context)
 
 
-def reasons(found: Checked) -> set[str]:
-    return {each.reason for each in (*found.dropped, *([found.refusal] if found.refusal else []))}
+def reasons(result: Checked) -> set[str]:
+    return {refusal.reason for refusal in (*result.dropped, *([result.refusal] if result.refusal else []))}
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def reasons(found: Checked) -> set[str]:
     ],
 )
 def test_damage_is_left_out(source: str, output: str, reason: str) -> None:
-    found = checked(source, output)
-    assert reason in reasons(found)
-    assert apply(source, found.edits) in (source, source.replace("are", "is"))
+    result = checked(source, output)
+    assert reason in reasons(result)
+    assert apply(source, result.edits) in (source, source.replace("are", "is"))
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_damage_is_left_out(source: str, output: str, reason: str) -> None:
 def test_tags_of_any_form_stay(tag: str) -> None:
     source = f"She go to {tag} every day."
     for broken in (tag[:2] + " " + tag[2:], tag[1:], tag[:-1], "", tag.upper() + "S", "the"):
-        found = checked(source, f"She goes to {broken} every day.")
-        assert apply(source, found.edits) in (source, f"She goes to {tag} every day."), broken
+        result = checked(source, f"She goes to {broken} every day.")
+        assert apply(source, result.edits) in (source, f"She goes to {tag} every day."), broken
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_tags_of_any_form_stay(tag: str) -> None:
     ],
 )
 def test_corrections_pass(source: str, output: str) -> None:
-    found = checked(source, output)
-    assert apply(source, found.edits) == output, found
+    result = checked(source, output)
+    assert apply(source, result.edits) == output, result
 
 
 def test_an_edit_needs_a_margin() -> None:
@@ -129,9 +129,9 @@ def test_an_edit_needs_a_margin() -> None:
     cases = [(0.5, 0.9, source), (9, 0.9, output), (0.5, 0, output), (9, 0.999, source)]
     cases += [(2.5, 0.9, source), (2.5, 0.8, output)]
     for margin, precision, expected in cases:
-        found = checked(source, output, [Change(place, place + 5, margin)], precision=precision)
-        assert apply(source, found.edits) == expected
-        assert reasons(found) == (set() if expected == output else {"margin"})
+        result = checked(source, output, [Change(place, place + 5, margin)], precision=precision)
+        assert apply(source, result.edits) == expected
+        assert reasons(result) == (set() if expected == output else {"margin"})
     assert checked(source, output, None).edits, "nobody knows a margin"
     for precision in (-1, 1, 90, math.nan):
         with pytest.raises(ValueError, match=f"precision={precision}"):
@@ -143,8 +143,8 @@ def test_an_edit_needs_the_confidence_that_is_asked_for() -> None:
     place = source.index("fond")
     for margin, confidence, expected in ((2.0, 0.9, source), (2.3, 0.9, output), (-1.0, 0.0, output)):
         change = Change(place, place + 4, margin)
-        found = checked(source, output, [change], precision=0, min_confidence=confidence)
-        assert apply(source, found.edits) == expected
+        result = checked(source, output, [change], precision=0, min_confidence=confidence)
+        assert apply(source, result.edits) == expected
 
 
 def test_margins_find_their_edit_behind_hidden_text_and_line_breaks() -> None:
@@ -158,8 +158,8 @@ def test_margins_find_their_edit_behind_hidden_text_and_line_breaks() -> None:
             Change(shown.index(word), shown.index(word) + 3, 0.1 if word == low else 9.0) for word in ("see", "like")
         ]
         output = "He sees a cat. She likes the new house."
-        found = check(text, segment, output, context=Context(facts, changes))
-        assert expected in apply(text, found.edits), low
+        result = check(text, segment, output, context=Context(facts, changes))
+        assert expected in apply(text, result.edits), low
 
 
 def test_words_of_the_document_and_of_the_user_are_words() -> None:
@@ -252,8 +252,8 @@ def test_a_sentence_begins_after_one_in_another_script() -> None:
     text = "他来了。 we see it now."
     segment, changes = Segment(5, len(text)), [Change(0, 2, 1.5)]
     facts = DocumentWords([Part(text, (Segment(0, 4), segment))])
-    found = check(text, segment, "We see it now.", context=Context(facts, changes))
-    assert apply(text, found.edits) == "他来了。 We see it now."
+    result = check(text, segment, "We see it now.", context=Context(facts, changes))
+    assert apply(text, result.edits) == "他来了。 We see it now."
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
@@ -296,8 +296,8 @@ def test_the_language_is_that_of_the_model() -> None:
 
 def test_a_name_with_a_capital_inside_stays() -> None:
     changes = [Change(0, 6, 9.0)]
-    found = checked("iPhone\t7968", "Iphone\t7968", changes, calibration="smollm2-correct")
-    assert reasons(found) == {"names"}
+    result = checked("iPhone\t7968", "Iphone\t7968", changes, calibration="smollm2-correct")
+    assert reasons(result) == {"names"}
 
 
 def test_a_negation_written_out_is_one_change() -> None:
@@ -327,10 +327,10 @@ def test_one_change_is_one_edit(source: str, output: str, kind: str) -> None:
     ("calibration", "margin", "is_kept"), [("smollm2-correct", 50.0, False), ("default", 5.0, True)]
 )
 def test_a_sentence_keeps_the_article_it_begins_with(calibration: str, margin: float, is_kept: bool) -> None:
-    found = checked("The life is short.", "Life is short.", [Change(0, 8, margin)], calibration=calibration)
-    assert bool(found.edits) == is_kept
-    found = checked("Live the life.", "Live life.", [Change(5, 9, margin)], calibration=calibration)
-    assert found.edits
+    result = checked("The life is short.", "Life is short.", [Change(0, 8, margin)], calibration=calibration)
+    assert bool(result.edits) == is_kept
+    result = checked("Live the life.", "Live life.", [Change(5, 9, margin)], calibration=calibration)
+    assert result.edits
 
 
 @pytest.mark.parametrize(
@@ -360,8 +360,8 @@ def test_what_a_writer_may_choose_is_changed_seldom(
     assert not checked(source, output, changed, calibration="smollm2-correct").edits
     if kept is not None:
         changed = [Change(0, len(source) - 1, kept)]
-        found = checked(source, output, changed, calibration="smollm2-correct")
-        assert apply(source, found.edits) == output
+        result = checked(source, output, changed, calibration="smollm2-correct")
+        assert apply(source, result.edits) == output
 
 
 @pytest.mark.parametrize(

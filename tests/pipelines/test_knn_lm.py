@@ -54,12 +54,12 @@ def test_only_the_last_token_of_a_prompt_gets_logits(engine: Engine, datastore: 
 
 def test_entries_are_states_and_the_tokens_after_them(engine: Engine, datastore: KNNDatastore) -> None:
     ids = [engine.codec.encode(text).ids for text in TEXTS]
-    assert datastore.values.tolist() == [token for each in ids for token in each[1:]]
+    assert datastore.values.tolist() == [token for tokens in ids for token in tokens[1:]]
     with torch.inference_mode():
         states = engine.model(input_ids=torch.tensor([ids[1]]), output_hidden_states=True).hidden_states[-1][0]
     start = len(ids[0]) - 1
-    held = datastore.keys.vectors(range(start, start + len(ids[1]) - 1))
-    assert np.allclose(held, states[:-1].numpy(), atol=1e-5)
+    vectors = datastore.keys.vectors(range(start, start + len(ids[1]) - 1))
+    assert np.allclose(vectors, states[:-1].numpy(), atol=1e-5)
     assert not engine.model.get_output_embeddings()._forward_pre_hooks
 
 
@@ -133,10 +133,10 @@ def test_a_full_cache_forgets_the_oldest(datastore: KNNDatastore, monkeypatch: p
     monkeypatch.setattr(knn_lm, "CAPACITY", 30)
     cache = knn_lm._Entries(datastore)
     assert cache.nearest(datastore.keys.vectors([0])[0], 3) is None
-    for found in ([0], [20, 21], [40], [3], [20]):
-        cache.add(np.array(found))
-        ids, scores = cache.nearest(datastore.keys.vectors(found[:1])[0], 1)  # type: ignore[misc]
-        assert ids[0] == found[0] and scores[0] == 0.0
+    for entries in ([0], [20, 21], [40], [3], [20]):
+        cache.add(np.array(entries))
+        ids, scores = cache.nearest(datastore.keys.vectors(entries[:1])[0], 1)  # type: ignore[misc]
+        assert ids[0] == entries[0] and scores[0] == 0.0
     assert len(cache._held) == 30 == len(set(cache._ids.tolist())) and set(cache._ids.tolist()) == cache._held
 
 

@@ -276,9 +276,9 @@ def test_a_tag_is_kept_as_a_whole(tag: str, end: str) -> None:
 
 def test_a_correction_brings_no_markup() -> None:
     (part,) = parts("He go home now and here\n")
-    found = check(part.text, part.segments[0], "He *goes* home now, and `here`")
-    assert [(edit.start, edit.replacement) for edit in found.edits] == [(14, ",")]
-    assert {refusal.reason for refusal in found.dropped} == {"markup"}
+    result = check(part.text, part.segments[0], "He *goes* home now, and `here`")
+    assert [(edit.start, edit.replacement) for edit in result.edits] == [(14, ",")]
+    assert {refusal.reason for refusal in result.dropped} == {"markup"}
 
 
 def test_headings_and_cells_take_on_no_full_stop() -> None:
@@ -311,9 +311,9 @@ pieces = st.sampled_from(
 
 @given(st.lists(pieces, max_size=30).map("".join))
 def test_any_markdown_is_read_and_written(text: str) -> None:
-    found = parts(text)
-    assert "".join(part.text for part in found) == text
-    for part in found:
+    read = parts(text)
+    assert "".join(part.text for part in read) == text
+    for part in read:
         at = 0
         for segment in part.segments:
             assert at <= segment.start < segment.end <= len(part.text)
@@ -389,8 +389,8 @@ def test_code_elements_and_formulas_stay(text: str, prose: str, kept: str) -> No
     (part,) = format_of("a.md").read(io.BytesIO(text.encode()))
     (segment,) = part.segments
     assert part.text[segment.start : segment.end] == prose
-    found = [part.text[start:end] for start, end in segment.protected]
-    assert kept in found if kept else not found
+    protected = [part.text[start:end] for start, end in segment.protected]
+    assert kept in protected if kept else not protected
 
 
 @pytest.mark.parametrize("unit", ["<code>", "\\(", "\\[", "$a\n", "<code x='"])
@@ -403,16 +403,18 @@ def test_unclosed_code_and_formulas_take_little_time(unit: str) -> None:
 def test_admonitions_are_no_sentences_and_their_content_is_text() -> None:
     text = '!!! note "Teh title"\n    This are one.\n\n    This are two.\n\n??? tip\n\n    This are three.\n'
     text += "\nThis are four.\n"
-    found = [
-        part.text[each.start : each.end]
+    sentences_read = [
+        part.text[segment.start : segment.end]
         for part in format_of("a.md").read(io.BytesIO(text.encode()))
-        for each in part.segments
+        for segment in part.segments
     ]
-    assert found == [f"This are {number}." for number in ("one", "two", "three", "four")]
+    assert sentences_read == [f"This are {number}." for number in ("one", "two", "three", "four")]
 
 
 def test_underlined_headings_are_labels_and_grids_are_tables() -> None:
     text = "why we are here\n===\n\n+------+---+\n| He go| a |\n+======+===+\n| x    | y |\n+------+---+\n\nIt go on.\n"
     parts = list(format_of("a.md").read(io.BytesIO(text.encode())))
-    found = [(part.text[each.start : each.end], each.is_title) for part in parts for each in part.segments]
-    assert found == [("why we are here", True), ("It go on.", False)]
+    segments_read = [
+        (part.text[segment.start : segment.end], segment.is_title) for part in parts for segment in part.segments
+    ]
+    assert segments_read == [("why we are here", True), ("It go on.", False)]

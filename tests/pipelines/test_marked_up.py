@@ -197,9 +197,9 @@ def corrected(form: str, data: bytes, correct: Callable[[str], str]) -> bytes:
 @pytest.mark.parametrize("form", FILES)
 def test_prose_is_found_and_nothing_else(form: str) -> None:
     text, wanted = FILES[form]
-    found = segments(form, text)
-    assert len(found) == len(wanted)
-    assert all(want is None or got == want for got, want in zip(found, wanted, strict=True)), found
+    sentences = segments(form, text)
+    assert len(sentences) == len(wanted)
+    assert all(want is None or got == want for got, want in zip(sentences, wanted, strict=True)), sentences
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -568,24 +568,24 @@ def test_comments_are_found_behind_white_space_without_end(language: str, run: s
     mark = {"python": "#", "c": "//"}[language]
     text = f"{mark} he go{run * 15_000}x\n\n{mark} We is late.\n" + "\n" * 200 + f"\t{mark} The boats is here."
     started = time.process_time()
-    found = [text[prose.start : prose.end] for prose in comments(text, language)]
+    sentences = [text[prose.start : prose.end] for prose in comments(text, language)]
     assert time.process_time() - started < 1
-    assert found[-2:] == ["We is late.", "The boats is here."]
-    assert found[0].startswith("he go")
+    assert sentences[-2:] == ["We is late.", "The boats is here."]
+    assert sentences[0].startswith("he go")
 
 
 @pytest.mark.parametrize("form", MARKED_UP)
 def test_random_hostile_files(form: str) -> None:
-    found = fuzz(5, 7, formats=[form])
-    assert not found.wrong, found.examples
+    outcome = fuzz(5, 7, formats=[form])
+    assert not outcome.wrong, outcome.examples
 
 
 def test_code_and_formulas_of_html_stay() -> None:
     text = "<p>Run <tt>git comit</tt> where \\(y = a x\\) is, \\[a x\\] or $$a = x$$ go.</p>"
-    (segment,) = [each for part in format_of("a.html").read(io.BytesIO(text.encode())) for each in part.segments]
-    (part,) = [each for each in format_of("a.html").read(io.BytesIO(text.encode())) if each.segments]
-    kept = [part.text[start:end] for start, end in segment.protected]
-    assert kept == ["<tt>git comit</tt>", "\\(y = a x\\)", "\\[a x\\]", "$$a = x$$"]
+    (segment,) = [segment for part in format_of("a.html").read(io.BytesIO(text.encode())) for segment in part.segments]
+    (part,) = [part for part in format_of("a.html").read(io.BytesIO(text.encode())) if part.segments]
+    protected = [part.text[start:end] for start, end in segment.protected]
+    assert protected == ["<tt>git comit</tt>", "\\(y = a x\\)", "\\[a x\\]", "$$a = x$$"]
 
 
 def test_elements_inside_a_sentence_that_are_not_translated_do_not_divide_it() -> None:

@@ -196,7 +196,7 @@ def document(form: str, rng: random.Random) -> bytes:
     """A random file of text that goes on."""
 
     def part(*lists: list[str]) -> str:
-        return " ".join(rng.choice(each) for each in lists)
+        return " ".join(rng.choice(words) for words in lists)
 
     if form in _PACKED:
         return packed(form, rng, part(_BEGIN, _MIDDLE, _END), part(_LINK, _REST), part(_LINK, _REST))
@@ -233,7 +233,7 @@ def test_what_goes_on_gets_no_capital_and_no_full_stop(form: str) -> None:
 )  # fmt: skip
 def test_where_a_sentence_begins_and_ends_it_gets_both(form: str, text: str, expected: str) -> None:
     text, expected = (
-        each.replace("@", "we was in the house").replace("&", "We was in the house") for each in (text, expected)
+        written.replace("@", "we was in the house").replace("&", "We was in the house") for written in (text, expected)
     )
     assert corrected(form, text.encode()).decode() == expected
 
@@ -301,7 +301,7 @@ def test_what_a_style_of_a_word_document_says(style_id: str, expected: str) -> N
     with zipfile.ZipFile(out, "a") as archive:
         archive.writestr("word/styles.xml", known)
     (part,) = format_of("a.docx").read(io.BytesIO(out.getvalue()))
-    kinds = [("title" if each.is_title else "sentence" if each.begins else "item") for each in part.segments]
+    kinds = [("title" if segment.is_title else "sentence" if segment.begins else "item") for segment in part.segments]
     assert kinds == ([] if expected == "code" else [expected])
 
 
@@ -335,7 +335,7 @@ def test_code_in_a_sentence_of_a_document_stays_and_is_shown() -> None:
 )  # fmt: skip
 def test_markup_that_stays(form: str, text: str, expected: list[str]) -> None:
     parts = list(format_of("-", form).read(io.BytesIO(text.encode())))
-    spans = [(part.text, span) for part in parts for each in part.segments for span in each.protected]
+    spans = [(part.text, span) for part in parts for segment in part.segments for span in segment.protected]
     assert [text[start:end] for text, (start, end) in spans] == expected
 
 

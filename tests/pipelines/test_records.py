@@ -151,7 +151,7 @@ def test_json_lines_count_what_they_cannot_read() -> None:
     _, refused = run(format_of("x.jsonl"), JSONL["broken lines"])
     assert [refusal.reason for refusal in refused] == ["json", "json", "json", "field", "field", "json", "json"]
     assert all(
-        re.match(r"line \d+ (is not a JSON object|has no text in field 'text')", each.detail) for each in refused
+        re.match(r"line \d+ (is not a JSON object|has no text in field 'text')", refusal.detail) for refusal in refused
     )
     _, refused = run(format_of("x.jsonl"), JSONL["lone surrogate"] + JSONL["bad bytes"])
     assert [refusal.reason for refusal in refused] == ["encoding", "encoding"]
@@ -294,10 +294,10 @@ def test_m2_lines_that_are_none() -> None:
 
 def test_m2_keeps_annotations_of_what_nobody_looked_at() -> None:
     judged, mine = b"S He go .\n", b"A 0 1|||R:X|||b|||REQUIRED|||-NONE-|||0\n"
-    for kept in (b"S a | b\n" + mine, b"S 1 2\n" + mine, b"S caf\xe9 x\n" + mine, b"S\n" + NOOP.encode() + b"\n"):
-        for data in (kept + b"\n" + judged + mine, judged + mine + b"\n" + kept):
+    for block in (b"S a | b\n" + mine, b"S 1 2\n" + mine, b"S caf\xe9 x\n" + mine, b"S\n" + NOOP.encode() + b"\n"):
+        for data in (block + b"\n" + judged + mine, judged + mine + b"\n" + block):
             written, _ = run(format_of("x.m2"), data)
-            assert kept in written and written.count(b"S He go .\nA 1 2|||UNK|||goes|||") == 1
+            assert block in written and written.count(b"S He go .\nA 1 2|||UNK|||goes|||") == 1
             assert written.count(mine) == data.count(mine) - 1
 
 

@@ -35,9 +35,9 @@ pair_lists = st.lists(
 @given(pair_lists, st.integers(0, 3))
 def test_unified_diff_against_difflib(pairs: list[tuple[str, str]], context: int) -> None:
     before, after = "".join(a for a, _ in pairs), "".join(b for _, b in pairs)
-    found = list(unified_diff(pairs, "f", context=context))
-    assert bool(found) == (before != after)
-    assert _patched(before, found) == after
+    diff = list(unified_diff(pairs, "f", context=context))
+    assert bool(diff) == (before != after)
+    assert _patched(before, diff) == after
 
 
 def _patched(before: str, diff: list[str]) -> str:
@@ -173,24 +173,24 @@ def test_rows_point_into_the_file() -> None:
         (Part("b go"), [Edit(2, 4, "goes")]),
     ]
     rows = EditRows("x.txt")
-    found = [row for part, edits in parts for row in rows.rows(part, edits)]
+    listed = [row for part, edits in parts for row in rows.rows(part, edits)]
     file = "".join(part.text for part, _ in parts if part.is_verbatim)
     raw = file.encode("utf-8", "surrogateescape")
-    for row in found:
+    for row in listed:
         start, end = row["start"], row["end"]
         assert isinstance(start, int) and isinstance(end, int)
         if "byte_start" in row:
             assert file[start:end] == row["orig"]
             assert raw[row["byte_start"] : row["byte_end"]].decode() == row["orig"]  # type: ignore[misc]
-    assert [(row["part"], row["line"], row["col"]) for row in found] == [
+    assert [(row["part"], row["line"], row["col"]) for row in listed] == [
         (0, 1, 5),
         (2, 5, 1),
         (2, 5, 7),
         (3, 1, 8),
         (4, 6, 3),
     ]
-    assert found[3]["start"] == 7 and "byte_start" not in found[3]
-    assert list(found[0]) == ["path", "part", "start", "end", "orig", "corr", "line", "col", "byte_start", "byte_end"]
+    assert listed[3]["start"] == 7 and "byte_start" not in listed[3]
+    assert list(listed[0]) == ["path", "part", "start", "end", "orig", "corr", "line", "col", "byte_start", "byte_end"]
 
 
 class _Texts(HTMLParser):

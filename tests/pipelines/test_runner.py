@@ -137,7 +137,7 @@ def test_characters_bound_it_too_and_one_long_part_goes_through(monkeypatch: pyt
 def test_markers_pass_in_their_place() -> None:
     works = [Work(0, part("a b")), Work(1), Work(2, part("c d")), Work(3)]
     done = list(Runner(Shuffled(), FREE).run(works))
-    assert [(each.owner, each.part is None) for each in done] == [(0, False), (1, True), (2, False), (3, True)]
+    assert [(work.owner, work.part is None) for work in done] == [(0, False), (1, True), (2, False), (3, True)]
 
 
 def test_texts_are_sorted_by_length_within_a_window_only() -> None:
@@ -152,7 +152,7 @@ def test_equal_texts_are_asked_once_as_far_as_memory_reaches(monkeypatch: pytest
     texts = ["same text", "other", "same text"] * 5
     done = list(Runner(corrector, FREE).run(Work(None, part(text)) for text in texts))
     assert sorted(corrector.asked) == ["other", "same text"]
-    assert sum(piece.was_known for each in done for piece in each.pieces) == 13
+    assert sum(piece.was_known for work in done for piece in work.pieces) == 13
     monkeypatch.setattr(runner_module, "MEMO_CHARS", 3)
     corrector = Shuffled(rows=1)
     assert corrected(Runner(corrector, FREE), texts) == [text.upper() for text in texts]
@@ -199,17 +199,17 @@ def test_what_is_too_long_is_split_and_what_cannot_be_is_told() -> None:
 
 def test_outcomes_go_through_a_journal(tmp_path: Path) -> None:
     texts = ["one", "two", "one", "three"]
-    found: list[list[object]] = []
+    edits: list[list[object]] = []
     asked = []
     for resume in (False, True):
         corrector = Shuffled()
         with Journal(tmp_path / "j", {"a": 1}, resume=resume) as journal:
             assert len(journal) == (3 if resume else 0)
             done = list(Runner(corrector, FREE).run([Work(None, part(text), journal) for text in texts]))
-        found.append([list(each.edits) for each in done])
+        edits.append([list(work.edits) for work in done])
         asked.append(len(corrector.asked))
-    assert found[0] == found[1] and asked == [3, 0]
-    assert all(piece.was_known for each in done for piece in each.pieces)
+    assert edits[0] == edits[1] and asked == [3, 0]
+    assert all(piece.was_known for work in done for piece in work.pieces)
 
 
 def test_equal_texts_of_two_files_stand_in_both_journals(tmp_path: Path) -> None:
@@ -236,14 +236,14 @@ class Batching(Shuffled):
         self.drops = drops
 
     def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
-        held: list[tuple[int, str]] = []
+        waiting: list[tuple[int, str]] = []
         for index, text in enumerate(text for text in ending(texts) if text is not None):
             if text != self.drops:
-                held.append((index, text))
-            if len(held) == 3:
-                yield from ((number, Outcome(self.function(each))) for number, each in held)
-                held = []
-        yield from ((number, Outcome(self.function(each))) for number, each in held)
+                waiting.append((index, text))
+            if len(waiting) == 3:
+                yield from ((number, Outcome(self.function(text))) for number, text in waiting)
+                waiting = []
+        yield from ((number, Outcome(self.function(text))) for number, text in waiting)
 
 
 def test_a_corrector_may_wait_for_the_end_and_may_not_leave_out_a_text() -> None:
@@ -332,9 +332,9 @@ def test_the_source_is_what_the_output_is_expected_to_follow(monkeypatch: pytest
     seen: list[copyspec.Input] = []
 
     def generate_each(inputs: Iterable[copyspec.Input | None], **options: object) -> Iterator[tuple[int, None]]:
-        for index, each in enumerate(inputs):
-            assert each is not None
-            seen.append(each)
+        for index, input_ in enumerate(inputs):
+            assert input_ is not None
+            seen.append(input_)
             yield index, None
 
     monkeypatch.setattr(engine, "generate_each", generate_each)
@@ -378,9 +378,9 @@ def test_any_function_is_a_corrector_and_streams_have_no_end(monkeypatch: pytest
     pipeline = GECPipeline(FunctionCorrector(lambda text: text.replace("goed", "went")))
     assert isinstance(pipeline.corrector, Corrector)
     endless = (f"He goed {'x' * (n % 7)} home.\n" for n in itertools.count())
-    found: list[Correction] = list(itertools.islice(pipeline.stream(endless), 200))
-    assert [c.text for c in found[:2]] == ["He went  home.\n", "He went x home.\n"]
-    assert found[0].edits[0].replacement == "went" and found[0].changed
+    corrections: list[Correction] = list(itertools.islice(pipeline.stream(endless), 200))
+    assert [c.text for c in corrections[:2]] == ["He went  home.\n", "He went x home.\n"]
+    assert corrections[0].edits[0].replacement == "went" and corrections[0].changed
 
 
 def test_two_pieces_of_a_segment_may_insert_where_they_meet() -> None:

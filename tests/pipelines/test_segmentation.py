@@ -45,10 +45,10 @@ texts = st.lists(st.sampled_from([*"abcdeDr.!?,;  \n「。、x5\"'()", "Mr. ", "
 def test_sentences(marked: str) -> None:
     wanted = [piece.strip() for piece in marked.split("|") if piece.strip()]
     text = marked.replace("|", " ")
-    found = [text[start:end] for start, end in sentences(text)]
+    spans = [text[start:end] for start, end in sentences(text)]
     if "U.S. The" in text:  # ambiguous: a name or the start of a sentence
         wanted = ["The U.S. Army came.", "He left the U.S.", "The end came at 5 p.m. on Monday."]
-    assert found == wanted
+    assert spans == wanted
 
 
 @pytest.mark.parametrize(

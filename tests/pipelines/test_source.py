@@ -315,8 +315,8 @@ INDENTED = {
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("language", INDENTED)
 def test_indented_code_in_comments_is_left_out(language: str, end: str) -> None:
-    found = " ".join(segments(language, INDENTED[language].replace("\n", end)))
-    assert re.sub(r"[-*] |1\. ", "", found) == "It go. He go. one item goes on"
+    joined = " ".join(segments(language, INDENTED[language].replace("\n", end)))
+    assert re.sub(r"[-*] |1\. ", "", joined) == "It go. He go. one item goes on"
 
 
 def test_a_comment_may_be_indented_as_a_whole() -> None:
@@ -338,8 +338,8 @@ def test_code_elements_in_comments_are_kept(name: str) -> None:
     text = f'/// It go to <{name}>he go</{name}> and <{name} class="a">she go</{name}> now.\n'
     for part in format_of("-", "csharp").read(io.BytesIO(text.encode())):
         for segment in part.segments:
-            kept = [part.text[slice(*span)] for span in segment.protected]
-            assert kept == [f"<{name}>he go</{name}>", f'<{name} class="a">she go</{name}>']
+            protected = [part.text[slice(*span)] for span in segment.protected]
+            assert protected == [f"<{name}>he go</{name}>", f'<{name} class="a">she go</{name}>']
 
 
 @pytest.mark.parametrize(
@@ -409,13 +409,13 @@ def test_contractions_get_their_apostrophe_where_it_ends_nothing(language: str, 
     form = format_of("-", language)
     works = (Work(None, part) for part in form.read(io.BytesIO(text.format("It dont work here.").encode())))
     runner = Runner(FunctionCorrector(lambda said: said.replace("dont", "don't")))
-    done = b"".join(form.write(each.part, each.edits) for each in runner.run(works) if each.part is not None)
+    done = b"".join(form.write(work.part, work.edits) for work in runner.run(works) if work.part is not None)
     assert done.decode() == text.format("It don't work here." if is_made else "It dont work here.")
 
 
 def _prose(name: str, text: str) -> list[str]:
     parts = format_of(name).read(io.BytesIO(text.encode()))
-    return [part.text[each.start : each.end] for part in parts for each in part.segments]
+    return [part.text[segment.start : segment.end] for part in parts for segment in part.segments]
 
 
 def test_a_byte_order_mark_hides_no_docstring() -> None:
@@ -439,16 +439,16 @@ def test_threads_that_read_python_leave_the_filters_of_warnings(monkeypatch: pyt
 
     monkeypatch.setattr(ast, "parse", parsed)
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda text: segments("python", text), ['"""It go."""', '"""He go."""']))
-    assert found == [["It go."], ["He go."]] and warnings.filters == before
+        results = list(pool.map(lambda text: segments("python", text), ['"""It go."""', '"""He go."""']))
+    assert results == [["It go."], ["He go."]] and warnings.filters == before
 
 
 def shown(text: str, suffix: str) -> list[tuple[str, list[str]]]:
     """The texts that a model sees, and what of each is protected."""
     return [
-        (model_text(part.text, each), [part.text[start:end] for start, end in each.protected])
+        (model_text(part.text, segment), [part.text[start:end] for start, end in segment.protected])
         for part in format_of(f"a.{suffix}").read(io.BytesIO(text.encode()))
-        for each in part.segments
+        for segment in part.segments
     ]
 
 
@@ -476,7 +476,7 @@ def shown(text: str, suffix: str) -> list[tuple[str, list[str]]]:
     ],
 )  # fmt: skip
 def test_a_sentence_over_several_lines_is_one(suffix: str, text: str, expected: list[str]) -> None:
-    assert [each for each, _ in shown(text, suffix)] == expected
+    assert [piece for piece, _ in shown(text, suffix)] == expected
 
 
 @pytest.mark.parametrize(
@@ -515,11 +515,11 @@ def test_names_after_tags_stay(suffix: str, line: str, name: str) -> None:
     ],
 )
 def test_files_that_are_told_by_their_names_are_source(name: str, text: str, expected: list[str]) -> None:
-    found = [
-        model_text(part.text, each)
+    texts = [
+        model_text(part.text, segment)
         for part in format_of(name).read(io.BytesIO(text.encode()))
-        for each in part.segments
+        for segment in part.segments
     ]
-    assert found == expected
+    assert texts == expected
     with pytest.raises(FormatOptionError, match="holds code"):
         format_of(name, "txt")

@@ -25,9 +25,9 @@ def test_groups_divide_all_changes_and_ascend(seed: int) -> None:
                 new = draw.choice(["", *WORDS])
                 edits += [Edit(start, end, new if end > start else f"{new or 'a'} ")]
             at += len(word) + 1
-        found = groups(text, edits)
-        assert sorted(place for group in found for place in group) == list(range(len(edits)))
-        assert all(group == sorted(group) for group in found)
+        divided = groups(text, edits)
+        assert sorted(place for group in divided for place in group) == list(range(len(edits)))
+        assert all(group == sorted(group) for group in divided)
 
 
 def test_words_that_are_divided_belong_together() -> None:

@@ -166,13 +166,13 @@ class Speller:
         return len(text)
 
     def correct(self, texts: Iterable[str | None]) -> Iterator[tuple[int, Outcome]]:
-        for index, text in enumerate(each for each in texts if each is not None):
+        for index, text in enumerate(text for text in texts if text is not None):
             at = text.find(self._was)
             changes = [Change(at, at + len(self._was), self._margin)] if at >= 0 else None
             yield index, Outcome(text.replace(self._was, self._becomes), changes=changes)
 
     def fluency(self, before: str, texts: tuple[str, ...]) -> list[float]:
-        return [8.0 * (self._becomes in each) + 9.0 * (f" {self._favourite} " in each) for each in texts]
+        return [8.0 * (self._becomes in text) + 9.0 * (f" {self._favourite} " in text) for text in texts]
 
 
 @pytest.mark.parametrize(

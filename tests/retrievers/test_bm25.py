@@ -65,8 +65,8 @@ def test_a_search_sorts_all_scores_and_ignores_the_batch(
 ) -> None:
     retriever = BM25Retriever(joined(corpus))
     texts = joined(queries)
-    found = retriever.search_batch(texts, k)
-    for text, hits in zip(texts, found, strict=True):
+    results = retriever.search_batch(texts, k)
+    for text, hits in zip(texts, results, strict=True):
         scores = retriever.scores(text)
         order = sorted(range(len(corpus)), key=lambda i: (-scores[i], i))[:k]
         assert [(hit.id, hit.score, hit.text) for hit in hits] == [(i, scores[i], joined(corpus)[i]) for i in order]
@@ -203,8 +203,8 @@ def lucene(query: str, texts: list[str]) -> list[float]:
     for text in spoken:
         score = 0.0
         for word in words(query):
-            held, count = sum(word in other for other in spoken), text.count(word)
-            idf = math.log(1 + (len(texts) - held + 0.5) / (held + 0.5))
+            count_with, count = sum(word in other for other in spoken), text.count(word)
+            idf = math.log(1 + (len(texts) - count_with + 0.5) / (count_with + 0.5))
             score += idf * count * (LUCENE_K1 + 1) / (count + LUCENE_K1 * (1 - B + B * len(text) / mean))
         scores.append(score)
     return scores

@@ -91,13 +91,13 @@ def test_passages_end_at_the_coarsest_border_that_fits() -> None:
 
 def test_sentences_without_spaces_between_them_are_not_cut() -> None:
     pieces = ["灯塔很高。", "它建于一八七一年！", "她说：“好。”", "他走了。"]
-    assert [each.text for each in split_passages(Document("d", "".join(pieces)), max_chars=9)] == pieces
+    assert [passage.text for passage in split_passages(Document("d", "".join(pieces)), max_chars=9)] == pieces
 
 
 @pytest.mark.parametrize("mark", SENTENCE_ENDS)
 def test_passages_end_at_the_sentence_ends_of_any_script(mark: str) -> None:
     pieces = [f"aa bb{mark}", f"cc dd ee{mark}"]
-    assert [each.text for each in split_passages(Document("d", " ".join(pieces)), max_chars=9)] == pieces
+    assert [passage.text for passage in split_passages(Document("d", " ".join(pieces)), max_chars=9)] == pieces
 
 
 def test_one_path_is_not_a_list_of_paths(corpus: Path) -> None:
@@ -107,10 +107,10 @@ def test_one_path_is_not_a_list_of_paths(corpus: Path) -> None:
 
 
 def test_documents_come_from_files_and_folders(corpus: Path) -> None:
-    found = list(read_documents([corpus, corpus / "b" / "one.md"]))
+    documents = list(read_documents([corpus, corpus / "b" / "one.md"]))
     names = [f"{corpus / 'a.jsonl'}:1", f"{corpus / 'a.jsonl'}:3", *[str(corpus / "b" / "one.md")] * 2]
-    assert [document.name for document in found] == names
-    assert [document.text for document in found] == ["two kettles", "three", TEXT, TEXT]
+    assert [document.name for document in documents] == names
+    assert [document.text for document in documents] == ["two kettles", "three", TEXT, TEXT]
     assert [document.text for document in read_documents([corpus / "a.jsonl"], field="x")] == ["y", "z"]
 
 
@@ -141,14 +141,18 @@ def test_one_line_is_left_out_and_hidden_files_are(tmp_path: Path) -> None:
         (tmp_path / hidden).write_text("hidden")
     (tmp_path / "a.tex").write_text("x")
     left, others = list[str](), list[Path]()
-    found = list(read_documents([tmp_path], on_error=lambda _, error: left.append(str(error)), on_other=others.append))
-    assert [(each.name[-1], each.text) for each in found] == [("1", "a"), ("5", "b")] and others == [tmp_path / "a.tex"]
+    documents = list(
+        read_documents([tmp_path], on_error=lambda _, error: left.append(str(error)), on_other=others.append)
+    )
+    assert [(document.name[-1], document.text) for document in documents] == [("1", "a"), ("5", "b")] and others == [
+        tmp_path / "a.tex"
+    ]
     assert len(left) == 1 and "line 2" in left[0] and "(2 such lines)" in left[0]
     stamps: dict[str, str] = {}
     (tmp_path / "wrong.jsonl").write_text("[\n")
     list(read_documents([tmp_path], on_error=lambda _, error: left.append(str(error)), on_read=stamps.__setitem__))
     assert stamps == {str(tmp_path / "rows.jsonl"): UNSTAMPED}, "one is read again, and the other was not read"
-    assert [each.text for each in read_documents([tmp_path / ".x.md"])] == ["hidden"], "asked for by name"
+    assert [document.text for document in read_documents([tmp_path / ".x.md"])] == ["hidden"], "asked for by name"
 
 
 def test_a_file_that_cannot_be_reached_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,8 +167,8 @@ def test_a_file_that_cannot_be_reached_is_left_out(tmp_path: Path, monkeypatch: 
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "stat", denied)
-        found = list(read_documents([tmp_path], on_error=lambda file, error: left.append(f"{file.name}: {error}")))
-    assert [document.text for document in found] == ["Text of b.md"]
+        documents = list(read_documents([tmp_path], on_error=lambda file, error: left.append(f"{file.name}: {error}")))
+    assert [document.text for document in documents] == ["Text of b.md"]
     assert len(left) == 1 and left[0].startswith("a.md: ") and "Permission denied" in left[0]
 
 
@@ -242,8 +246,8 @@ def test_a_corpus_that_was_loaded_added_to_and_saved_is_one_still(kind: str, tmp
     retriever, _ = corpora.open("c", encode=encode)
     retriever.add(["An otter sleeps."])
     retriever.save(tmp_path / "c")
-    found, places = load_corpus(tmp_path / "c", encode=encode)
-    assert places == [*first, Passage("", 0, "An otter sleeps.")] and len(found) == len(places)
+    loaded, places = load_corpus(tmp_path / "c", encode=encode)
+    assert places == [*first, Passage("", 0, "An otter sleeps.")] and len(loaded) == len(places)
     assert [corpus.size for corpus in corpora.all()] == [len(places)] and corpora.stamps("c") == {"d": "1:1"}
     second = add(Document("e", "kettles and herons"))
     assert corpora.open("c", encode=encode)[1] == [*places, *second]
@@ -384,8 +388,8 @@ def test_a_passage_of_two_files_stays_while_one_has_it(tmp_path: Path, capsys: p
     add = ["index", "add", "c", str(folder), *where]
 
     def found() -> dict[str, str]:
-        held = Corpora(tmp_path / "corpora").open("c")[1]
-        return {passage.text: Path(passage.document).name for passage in held}
+        passages = Corpora(tmp_path / "corpora").open("c")[1]
+        return {passage.text: Path(passage.document).name for passage in passages}
 
     assert run(capsys, *add)[0] == 0 and found()[header] == "a.md"
     assert "3 files have not changed since the last time" in run(capsys, *add)[2]
@@ -410,8 +414,8 @@ def test_a_passage_of_two_files_comes_back_if_only_the_first_was_added_again(
     (folder / "a.md").write_text("# a\n\nAnother text of a.")
     assert run(capsys, "index", "add", "c", str(folder / "a.md"), *where)[0] == 0
     assert run(capsys, "index", "add", "c", str(folder), *where)[0] == 0
-    held = {passage.text: Path(passage.document).name for passage in Corpora(tmp_path / "corpora").open("c")[1]}
-    assert held[header] == "b.md" and len(held) == 3
+    documents = {passage.text: Path(passage.document).name for passage in Corpora(tmp_path / "corpora").open("c")[1]}
+    assert documents[header] == "b.md" and len(documents) == 3
 
 
 @pytest.mark.parametrize(("first", "last"), [([], []), (["--duplicates"], []), (["--duplicates"], ["--duplicates"])])
@@ -427,8 +431,8 @@ def test_a_deleted_file_is_missed_whatever_its_stamp(
     assert run(capsys, "index", "add", "c", str(folder / "a.md"), *where)[0] == 0
     (folder / "b.md").unlink()
     assert run(capsys, "index", "add", "c", str(folder), *last, *where)[0] == 0
-    held = Corpora(tmp_path / "corpora").open("c")[1]
-    assert {Path(passage.document).name for passage in held} == {"a.md"}
+    passages = Corpora(tmp_path / "corpora").open("c")[1]
+    assert {Path(passage.document).name for passage in passages} == {"a.md"}
 
 
 def test_passages_that_were_added_twice_stay_while_their_files_do(
@@ -478,20 +482,20 @@ def test_passages_of_renamed_and_deleted_files_go(
     def added(*more: Path) -> tuple[int, dict[str, str]]:
         code, out, _ = run(capsys, *add, *map(str, more))
         assert code == 0
-        held = Corpora(tmp_path / "corpora").open("c", encode=model)[1]
-        return json.loads(out)["replaced"], {each.text: Path(each.document).name for each in held}
+        passages = Corpora(tmp_path / "corpora").open("c", encode=model)[1]
+        return json.loads(out)["replaced"], {passage.text: Path(passage.document).name for passage in passages}
 
     assert added(other)[1]["Bees hum."] == "c.jsonl:1"
     other.unlink()
     (folder / "c.jsonl").rename(folder / "sub" / "d.jsonl")
-    replaced, held = added()
-    assert (replaced, held["Bees hum."], held["Swifts fly."]) == (2, "d.jsonl:1", "d.jsonl:2")
-    assert held["Otters sleep."] == other.name, "it is in no given folder"
-    first = held[header]
+    replaced, documents = added()
+    assert (replaced, documents["Bees hum."], documents["Swifts fly."]) == (2, "d.jsonl:1", "d.jsonl:2")
+    assert documents["Otters sleep."] == other.name, "it is in no given folder"
+    first = documents[header]
     (folder / "sub" / "a.md" if first == "a.md" else folder / "b.md").unlink()
-    replaced, held = added()
-    assert replaced and held[header] == ({"a.md", "b.md"} - {first}).pop(), "its other file has it still"
-    assert added() == (0, held)
+    replaced, documents = added()
+    assert replaced and documents[header] == ({"a.md", "b.md"} - {first}).pop(), "its other file has it still"
+    assert added() == (0, documents)
     assert sorted(map(str, Corpora(tmp_path / "corpora").stamps("c"))) == sorted(
         map(str, [other, folder / "sub" / "d.jsonl", *folder.rglob("*.md")])
     )
@@ -533,8 +537,8 @@ def test_files_of_the_same_relative_name_are_kept_apart(
         (tmp_path / name / "README.md").write_text(f"Text of {name}.")
         monkeypatch.chdir(tmp_path / name)
         assert run(capsys, "index", "add", "c", "README.md", "--dir", str(tmp_path / "corpora"))[0] == 0
-    held = Corpora(tmp_path / "corpora").open("c")[1]
-    assert [passage.document for passage in held] == [str(tmp_path / name / "README.md") for name in ("a", "b")]
+    passages = Corpora(tmp_path / "corpora").open("c")[1]
+    assert [passage.document for passage in passages] == [str(tmp_path / name / "README.md") for name in ("a", "b")]
 
 
 def test_files_that_hold_nothing_any_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -544,8 +548,8 @@ def test_files_that_hold_nothing_any_more(tmp_path: Path, capsys: pytest.Capture
     (folder / "b.txt").write_text("The cat sat.")
     add = ["index", "add", "c", str(folder), *where]
     assert run(capsys, *add)[0] == 0
-    held = Corpora(tmp_path / "corpora").open("c")[1]
-    assert sorted(passage.text for passage in held) == ["Otters sleep.", "Storks nest.", "The cat sat."]
+    passages = Corpora(tmp_path / "corpora").open("c")[1]
+    assert sorted(passage.text for passage in passages) == ["Otters sleep.", "Storks nest.", "The cat sat."]
     (folder / "A.JSONL").write_text("")
     code, _, err = run(capsys, *add)
     assert code == 0 and "that are gone: 2" in err
@@ -573,8 +577,8 @@ def _change_one_file(corpus: Path, corpora: Path, model: Path, capsys: pytest.Ca
         code, _, err = run(capsys, "index", *add)
     assert code == 0 and "not changed since the last time" in err and "gone" in err
     assert [text for text in embedded if "Otters" in text] == embedded != []
-    held = Corpora(corpora).open("my-dense", encode=model)[1]
-    texts = [passage.text for passage in held]
+    passages = Corpora(corpora).open("my-dense", encode=model)[1]
+    texts = [passage.text for passage in passages]
     assert "Otters sleep on their backs." in texts and TEXT not in texts
     changed.write_text(before, encoding="utf-8")
     assert run(capsys, "index", *add)[0] == 0
@@ -595,18 +599,18 @@ def _change_one_file(corpus: Path, corpora: Path, model: Path, capsys: pytest.Ca
     ],
 )
 def test_errors_are_one_line(arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found, out, err = run(capsys, "index", *arguments)
-    assert (found, out) == (code, "")
+    status, out, err = run(capsys, "index", *arguments)
+    assert (status, out) == (code, "")
     assert said in err and err.startswith("copyspec: ") and err.count("\n") == 1
 
 
 def test_line_ends_of_windows_and_byte_order_marks_hide_no_structure(tmp_path: Path) -> None:
     text = "\ufeff# Boats\n\nHerons wait.\n\nRivers\n======\n\n" + "The ferry leaves at noon. " * 30 + "\n\nIt sinks.\n"
-    found = []
+    read = []
     for ends in ("\n", "\r\n"):
         file = tmp_path / "a.md"
         file.write_bytes(text.replace("\n", ends).encode())
         (document,) = read_documents([file])
         passages = split_passages(document, max_chars=400)
-        found.append([(" ".join(each.text.split()), each.heading) for each in passages])
-    assert found[0] == found[1] and found[0][0] == ("# Boats Herons wait.", "Boats")
+        read.append([(" ".join(passage.text.split()), passage.heading) for passage in passages])
+    assert read[0] == read[1] and read[0][0] == ("# Boats Herons wait.", "Boats")

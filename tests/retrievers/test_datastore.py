@@ -65,9 +65,9 @@ def occurrences(documents: Sequence[Sequence[int]], end: Sequence[int]) -> list[
 
 def longest(documents: Sequence[Sequence[int]], context: Sequence[int]) -> tuple[int, int]:
     for size in range(min(len(context), continuations.MAX_MATCH), 0, -1):
-        found = occurrences(documents, context[-size:])
-        if found:
-            return size, len(found)
+        places = occurrences(documents, context[-size:])
+        if places:
+            return size, len(places)
     return 0, 0
 
 
@@ -158,10 +158,10 @@ def test_matches_and_continuations_stay_in_their_document(tmp_path: Path) -> Non
 def test_hits_are_spread_and_weighted(tmp_path: Path) -> None:
     documents = [[5, 1, 10 + n // 50] for n in range(100)] + [[1, 99]] * 100
     store = Datastore.create(tmp_path, documents)
-    found = store.continuations([5, 1], 1, 4)
+    hits = store.continuations([5, 1], 1, 4)
     share = 100 / (100 + continuations.ESCAPE)
-    assert [one.tokens for one in found] == [[10], [10], [11], [11]]
-    assert sum(one.weight for one in found) == pytest.approx(share)
+    assert [one.tokens for one in hits] == [[10], [10], [11], [11]]
+    assert sum(one.weight for one in hits) == pytest.approx(share)
     both = store.continuations([5, 1], 1, 200)
     assert [one.tokens for one in both[100:]] == [[99]] * 100
     assert sum(one.weight for one in both[100:]) == pytest.approx((1 - share) * share)
@@ -274,10 +274,10 @@ def test_threads_search_while_one_appends(tmp_path: Path, monkeypatch: pytest.Mo
         return [store.find(context, 4, 5) for context in contexts]
 
     with ThreadPoolExecutor(4) as threads:
-        found = [threads.submit(search, number) for number in range(8)]
+        futures = [threads.submit(search, number) for number in range(8)]
         for document in extra:
             store.append([document])
-        assert all(each.result() == expected for each in found)
+        assert all(future.result() == expected for future in futures)
     check(store, [*documents, *extra], [9, 9])
 
 

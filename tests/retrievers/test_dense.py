@@ -54,8 +54,8 @@ def reference(matrix: NDArray[np.float32], query: NDArray[np.float32], k: int, m
     return [(i, scores[i]) for i in order]
 
 
-def pairs(found: module.Found) -> list[tuple[int, float]]:
-    return list(zip(found[0].tolist(), found[1].tolist(), strict=True))
+def pairs(results: module.Found) -> list[tuple[int, float]]:
+    return list(zip(results[0].tolist(), results[1].tolist(), strict=True))
 
 
 @given(st.integers(0, 2**31), st.integers(1, 40), st.integers(1, 5), st.integers(1, 12), st.sampled_from(METRICS))
@@ -68,9 +68,9 @@ def test_exact_search_against_sorting(seed: int, count: int, queries: int, k: in
         for start in range(0, count, 11):
             index.add(matrix[start : start + 11])
         points = rng.integers(-2, 3, (queries, 3)).astype(np.float32) / 3
-        for point, found in zip(points, index.search(points, k), strict=True):
-            assert pairs(found) == reference(matrix, point, k, metric)
-            assert pairs(found) == pairs(index.search(point[None], k)[0]), "no matter which batch"
+        for point, nearest in zip(points, index.search(points, k), strict=True):
+            assert pairs(nearest) == reference(matrix, point, k, metric)
+            assert pairs(nearest) == pairs(index.search(point[None], k)[0]), "no matter which batch"
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -87,15 +87,15 @@ def test_faiss_against_exact_search(kind: str, metric: module.Metric) -> None:
         exact.add(part)
         index.add(part)
     points = np.concatenate([matrix[:40], rng.normal(size=(30, 24)).astype(np.float32)])
-    found = index.search(points, 12)
+    results = index.search(points, 12)
     same = [
         len(set(one[0].tolist()) & set(other[0].tolist()))
-        for one, other in zip(found, exact.search(points, 12), strict=True)
+        for one, other in zip(results, exact.search(points, 12), strict=True)
     ]
     assert sum(same) >= 0.97 * 12 * len(points)
     if kind != "hnsw":
-        assert [pairs(one) for one in found] == [pairs(one) for one in exact.search(points, 12)]
-    for point, one in zip(points, found, strict=True):
+        assert [pairs(one) for one in results] == [pairs(one) for one in exact.search(points, 12)]
+    for point, one in zip(points, results, strict=True):
         assert pairs(one) == pairs(index.search(point[None], 12)[0]), "no matter which batch"
     assert index.vectors([5, 3, 850]).tolist() == matrix[[5, 3, 850]].tolist()
 
@@ -112,11 +112,11 @@ class Slow(ExactIndex):
 
 def test_a_search_beside_an_addition_finds_texts_for_all_vectors() -> None:
     retriever = DenseRetriever(TEXTS, encode, index=Slow)
-    found: list[Hit] = []
+    hits: list[Hit] = []
     assert isinstance(retriever.index, Slow)
-    retriever.index.after = lambda: found.extend(retriever.search("an otter", 1))
+    retriever.index.after = lambda: hits.extend(retriever.search("an otter", 1))
     retriever.add(["an otter"])
-    assert [hit.text for hit in found] == ["an otter"]
+    assert [hit.text for hit in hits] == ["an otter"]
 
 
 class Early(ExactIndex):
@@ -153,10 +153,10 @@ def test_an_addition_to_faiss_waits_until_no_search_reads_the_vectors() -> None:
     assert searcher is not None
 
     class Waiting:
-        def search(self, *given: Any) -> object:
+        def search(self, *args: Any) -> object:
             begun.set()
             go_on.wait(10)
-            return searcher.search(*given)
+            return searcher.search(*args)
 
     index._searcher = Waiting()  # type: ignore[assignment]
     searching = threading.Thread(target=index.search, args=(np.eye(2), 1))

@@ -54,9 +54,9 @@ def index(tmp_path: Path) -> Path:
 
 
 def said(index: Path) -> dict:  # type: ignore[type-arg]
-    found = json.loads((index / "manifest.json").read_text())
-    assert isinstance(found, dict)
-    return found
+    manifest = json.loads((index / "manifest.json").read_text())
+    assert isinstance(manifest, dict)
+    return manifest
 
 
 @pytest.mark.parametrize("how", ["absolute", "above", "below", "manifest", "other"])

@@ -113,22 +113,24 @@ BASES: dict[str, Callable[[list[str]], Retriever]] = {
 @given(data=st.data())
 def test_a_shortlist_ranks_as_the_scores_do(kind: str, data: st.DataObject) -> None:
     base = BASES[kind](["ab" * (i % 5) + " a" * (i % 3) + " b" * (i % 4) + "." for i in range(40)])
-    held: list[int] = []
+    listed: list[int] = []
     shortlists = [shortlist_of(base), shortlist_of(Unknown(base))]
     assert type(shortlists[0]) is not type(shortlists[1])
     for _ in range(data.draw(st.integers(1, 6))):
-        more = data.draw(st.lists(st.integers(0, len(base) - 1).filter(lambda each: each not in held), unique=True))
-        first = data.draw(st.integers(0, len(held)))
+        more = data.draw(
+            st.lists(st.integers(0, len(base) - 1).filter(lambda text_id: text_id not in listed), unique=True)
+        )
+        first = data.draw(st.integers(0, len(listed)))
         slots = list(range(first, first + len(more)))
-        held[first : first + len(more)] = more
+        listed[first : first + len(more)] = more
         for shortlist in shortlists:
             shortlist.put(slots, more)
         if data.draw(st.booleans()):
             base.add([data.draw(st.text("ab ", max_size=6))])
         query = data.draw(st.text("ab. ", max_size=9))
-        if held:
-            scores = base.score(query, held)
-            expected = min(each for each, score in zip(held, scores, strict=True) if score == scores.max())
+        if listed:
+            scores = base.score(query, listed)
+            expected = min(text_id for text_id, score in zip(listed, scores, strict=True) if score == scores.max())
             for shortlist in shortlists:
                 assert shortlist.best(query) == (expected, scores.max())
 
@@ -264,8 +266,8 @@ def test_threads_get_the_answers_that_one_would_get() -> None:
         def ask(query: str) -> tuple[list[Hit], list[list[Hit]], Hit | None]:
             return retriever.search(query, 2), retriever.submit([query]).result(), retriever.guess(query)
 
-        for query, (found, submitted, guess) in zip(QUERIES * 20, threads.map(ask, QUERIES * 20), strict=True):
-            assert found == base.search(query, 2) == submitted[0]
+        for query, (hits, submitted, guess) in zip(QUERIES * 20, threads.map(ask, QUERIES * 20), strict=True):
+            assert hits == base.search(query, 2) == submitted[0]
             assert guess is not None
         assert len(retriever.cached) == 3
 

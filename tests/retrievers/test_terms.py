@@ -120,8 +120,8 @@ def test_a_long_word_of_letters_with_marks_takes_little_memory(after: str) -> No
     text = "हि" * 10_000 + after
     tracemalloc.start()
     try:
-        found = [word[0] for word in WORD.finditer(text)]
-        assert found == words(text) == Stems()(text) == [text.removesuffix(after), after][: 1 + len(after)]
+        matched = [word[0] for word in WORD.finditer(text)]
+        assert matched == words(text) == Stems()(text) == [text.removesuffix(after), after][: 1 + len(after)]
         assert tracemalloc.get_traced_memory()[1] < 40 * len(text)
     finally:
         tracemalloc.stop()
@@ -178,11 +178,15 @@ def test_headings_begin_passages_and_are_searched_with_them() -> None:
     assert retriever.search("clone to install", k=1)[0].id == 2
     assert {hit.text for hit in retriever.search("guide", k=4)} == set(texts), "contexts are no part of the texts"
     rst = "Title\n=====\n\nSub\n~~~\n\nText - no.\n\nSub two\n~~~~~~~\nThis is text over a dash\n-\n"
-    assert [(each.level, each.title) for each in found_headings(rst)] == [(1, "Title"), (2, "Sub"), (2, "Sub two")]
+    assert [(heading.level, heading.title) for heading in found_headings(rst)] == [
+        (1, "Title"),
+        (2, "Sub"),
+        (2, "Sub two"),
+    ]
     begun = split_passages(
         Document("d", "# One\n\n## Two\n\n" + "Text of it. " * 9 + "\n\n## Three\n\nMore."), max_chars=60
     )
-    assert {each.heading for each in begun[:-1]} == {"One > Two"} and begun[-1].heading == "One > Three"
+    assert {passage.heading for passage in begun[:-1]} == {"One > Two"} and begun[-1].heading == "One > Three"
     (merged,) = split_passages(Document("d", "# One\n## Two\nText."))
     assert merged.heading == "One > Two" and merged.text == "# One\n## Two\nText."
     with pytest.raises(ValueError, match="contexts holds 1 entries for 2 texts"):
@@ -191,7 +195,7 @@ def test_headings_begin_passages_and_are_searched_with_them() -> None:
 
 def test_a_page_begins_a_passage() -> None:
     document = Document("d.pdf", "First page. More.\nSecond page.", headings=(), pages=(0, 18))
-    assert [(each.page, each.text) for each in split_passages(document)] == [
+    assert [(passage.page, passage.text) for passage in split_passages(document)] == [
         (1, "First page. More."),
         (2, "Second page."),
     ]
@@ -324,7 +328,10 @@ def test_a_hybrid_corpus_is_added_to_and_opened(tmp_path: Path) -> None:
     retriever, passages = load_corpus(tmp_path / "both", encode=encode)
     assert passages == [*first, *second] and isinstance(retriever, HybridRetriever)
     fresh = BM25Retriever(
-        [each.text for each in passages], split=Stems(), idf="lucene", contexts=[each.context for each in passages]
+        [passage.text for passage in passages],
+        split=Stems(),
+        idf="lucene",
+        contexts=[passage.context for passage in passages],
     )
     np.testing.assert_array_equal(retriever.retrievers[0].score("kettles late", range(5)), fresh.scores("kettles late"))
     with pytest.raises(ValueError, match="names no encoder: give encode="):

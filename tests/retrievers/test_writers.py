@@ -33,7 +33,7 @@ def test_writers_that_are_killed_leave_the_old_or_the_new() -> None:
 
 
 def test_a_writer_that_raises_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.fuzz.writers.killed", lambda *given: ("failed", 0.0))
+    monkeypatch.setattr("tests.fuzz.writers.killed", lambda *args: ("failed", 0.0))
     figures = kills(2, 5, ("bm25",))
     assert figures["broken"] == 2 and "the writer raised" in str(figures["what"])
 

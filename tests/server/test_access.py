@@ -92,7 +92,7 @@ async def test_an_id_is_echoed_or_made(engine: Engine, given: bytes | None, is_e
             if is_echoed:
                 assert given is not None and ids == [given.decode()] * 2
             else:
-                assert ids[0] != ids[1] and all(re.fullmatch("[0-9a-f]{32}", each) for each in ids)
+                assert ids[0] != ids[1] and all(re.fullmatch("[0-9a-f]{32}", request_id) for request_id in ids)
 
 
 async def test_questions_whether_it_lives_are_no_lines(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
@@ -117,7 +117,7 @@ def test_metrics_of_a_program_of_ones_own(engine: Engine) -> None:
     metrics.answered("/mine", 200, 0.3)
     metrics.answered("/v1/models/tiny", 200, 0.3)
     text = metrics.text().decode()
-    written = sum(len(each.token_ids) for each in [*results, *samples.samples])
+    written = sum(len(result.token_ids) for result in [*results, *samples.samples])
     assert f"copyspec_output_tokens_total {float(written)}" in text
     assert f"copyspec_prompt_tokens_total {6.0 * samples.prompt_tokens}" in text
     for path in ("other", "/v1/models"):

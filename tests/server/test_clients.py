@@ -30,14 +30,14 @@ MESSAGES: Any = [{"role": "user", "content": "The cat sat on the mat."}]
 
 @pytest.fixture(scope="module")
 def address(engine: Engine) -> Iterator[str]:
-    with serving(engine) as found:
-        yield found
+    with serving(engine) as url:
+        yield url
 
 
 @pytest.fixture
 def client(address: str) -> Iterator[Any]:
-    with openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0) as found:
-        yield found
+    with openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0) as openai_client:
+        yield openai_client
 
 
 def test_openai_whole_and_in_pieces(engine: Engine, client: Any) -> None:
@@ -59,11 +59,11 @@ def test_openai_whole_and_in_pieces(engine: Engine, client: Any) -> None:
         model="tiny", messages=MESSAGES, max_tokens=16, stream=True, stream_options={"include_usage": True}
     )
     pieces = list(stream)
-    assert "".join(each.choices[0].delta.content or "" for each in pieces if each.choices) == expected.text
+    assert "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices) == expected.text
     assert pieces[-1].usage.completion_tokens == len(expected.token_ids)
     text = engine.generate("The cat", max_new_tokens=8).text
     assert client.completions.create(model="tiny", prompt="The cat", max_tokens=8).choices[0].text == text
-    assert [each.id for each in client.models.list()] == ["tiny"]
+    assert [model.id for model in client.models.list()] == ["tiny"]
 
 
 def test_openai_reads_the_errors(address: str, client: Any) -> None:
@@ -81,7 +81,7 @@ def test_langchain_whole_and_in_pieces(engine: Engine, address: str) -> None:
     llm = chat(base_url=f"{address}/v1", api_key=KEY, model="tiny", max_tokens=16, max_retries=0)
     expected = engine.generate(MESSAGES, max_new_tokens=16).text
     assert llm.invoke("The cat sat on the mat.").content == expected
-    assert "".join(each.content for each in llm.stream("The cat sat on the mat.")) == expected
+    assert "".join(piece.content for piece in llm.stream("The cat sat on the mat.")) == expected
     start = pytest.importorskip("langchain.chat_models").init_chat_model  # as in docs/langchain.md
     with pytest.raises(ValueError, match="Unsupported provider='copyspec'"):
         start("tiny", model_provider="copyspec")
@@ -94,10 +94,10 @@ def test_langchain_whole_and_in_pieces(engine: Engine, address: str) -> None:
 def test_langchains_documents_are_sent_along(engine: Engine, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     chat = pytest.importorskip("langchain_openai").ChatOpenAI
     llm = chat(base_url=f"{address}/v1", api_key=KEY, model="tiny", max_tokens=8, extra_body={"spans": False})
-    started, given = engine.start, []
+    started, received = engine.start, []
 
     def start(prompt: object, references: object, *others: Any) -> Any:
-        given.append(references)
+        received.append(references)
         return started(prompt, references, *others)
 
     monkeypatch.setattr(engine, "start", start)
@@ -106,7 +106,7 @@ def test_langchains_documents_are_sent_along(engine: Engine, address: str, monke
         chain = with_references(prompt | model | StrOutputParser(), key="docs")
         asked = {"question": "The cat sat on the mat.", "docs": [Document("A passage.", metadata={"source": "a.txt"})]}
         assert chain.invoke(asked) == engine.generate(MESSAGES, max_new_tokens=8).text
-        assert given[-2:] == [[{"text": "A passage.", "name": "a.txt"}], None]
+        assert received[-2:] == [[{"text": "A passage.", "name": "a.txt"}], None]
 
 
 def _request(address: str, body: object, length: int | None = None) -> socket.socket:

@@ -25,11 +25,11 @@ def modules() -> Path:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None:
         pytest.skip("there is no node")
-    given = os.environ.get("NODE_PATH", "").split(os.pathsep)
-    found = [Path(each) for each in given if each]
-    if not found and npm is not None:
-        found = [Path(subprocess.run([npm, "root", "-g"], capture_output=True, text=True).stdout.strip())]
-    folder = next((each for each in found if (each / "openai").is_dir()), None)
+    paths = os.environ.get("NODE_PATH", "").split(os.pathsep)
+    folders = [Path(path) for path in paths if path]
+    if not folders and npm is not None:
+        folders = [Path(subprocess.run([npm, "root", "-g"], capture_output=True, text=True).stdout.strip())]
+    folder = next((path for path in folders if (path / "openai").is_dir()), None)
     if folder is None:
         pytest.skip("node has no openai: npm install -g openai typescript")
     return folder
@@ -60,14 +60,14 @@ def test_every_response_has_the_type_that_the_client_promises(
     monkeypatch.setattr(engine, "start", told)
     path = tmp_path / "answers.ts"
     with serving(engine) as address:
-        found = json.loads(run(["node", SCRIPT, f"{address}/v1", KEY, path], modules, tmp_path))
-    assert found["plain"] == ["A wall."] * 2 and found["streamed"] == "A wall." and found["usage"]
-    assert found["two"] == [0, 1] and found["cut"] == "length" and found["model"] == "tiny"
-    assert found["called"] == [{"colour": "red"}] and found["reason"] == "tool_calls"
-    assert found["final"] == ["Well.", "paint"] and found["asked"] and found["parsed"] == {"a": 2}
-    assert found["completion"] == [expected] * 2
-    assert [each[0] for each in found["errors"]] == ["BadRequestError", "NotFoundError", "AuthenticationError"]
-    assert found["errors"][0][1] == "temperature"
+        report = json.loads(run(["node", SCRIPT, f"{address}/v1", KEY, path], modules, tmp_path))
+    assert report["plain"] == ["A wall."] * 2 and report["streamed"] == "A wall." and report["usage"]
+    assert report["two"] == [0, 1] and report["cut"] == "length" and report["model"] == "tiny"
+    assert report["called"] == [{"colour": "red"}] and report["reason"] == "tool_calls"
+    assert report["final"] == ["Well.", "paint"] and report["asked"] and report["parsed"] == {"a": 2}
+    assert report["completion"] == [expected] * 2
+    assert [error[0] for error in report["errors"]] == ["BadRequestError", "NotFoundError", "AuthenticationError"]
+    assert report["errors"][0][1] == "temperature"
     compiler = modules / ".bin" / "tsc"
     if not compiler.exists():
         pytest.skip("the types need typescript: npm install -g typescript")

@@ -34,7 +34,9 @@ async def test_samples_without_a_temperature_and_in_streams(
     options = {**fields, "seed": seed, "n": n, "max_new_tokens": 8}
     asked: Any = MESSAGES if path == CHAT else prompts
     results = engine.generate(asked, **options)
-    samples = [each.text for result in (results if isinstance(results, list) else [results]) for each in result.samples]
+    samples = [
+        sample.text for result in (results if isinstance(results, list) else [results]) for sample in result.samples
+    ]
     count = n if path == CHAT else 2 * n
     assert len(set(samples)) > 1
 
@@ -196,7 +198,7 @@ async def test_messages_of_chats_hold_none(fim: Engine, prompt: str) -> None:
     ):
         chat = [{"role": "user", "content": "a"}, message] if message["role"] == "user" else [message, *MESSAGES]
         ids = fim.codec.encode_chat(
-            [{**each, "content": prompt if each is message else each["content"]} for each in chat]
+            [{**turn, "content": prompt if turn is message else turn["content"]} for turn in chat]
         ).ids
         answer = (await post(fim, CHAT, {"messages": chat, "max_tokens": 2})).json()
         assert answer["usage"]["prompt_tokens"] == len(ids)
@@ -213,9 +215,9 @@ async def test_tokens_that_end_the_output(fim: Engine, path: str, stream: bool) 
     for token in dict.fromkeys(plain.token_ids[2:]):
         end = plain.token_ids.index(token)
         answer = await post(fim, path, {**body, "stop_token_ids": [token]})
-        choices = [each["choices"][0] for each in events(answer)] if stream else answer.json()["choices"]
+        choices = [event["choices"][0] for event in events(answer)] if stream else answer.json()["choices"]
         key = "delta" if stream else "message"
-        texts = [each[key].get("content") or "" if path == CHAT else each["text"] for each in choices]
+        texts = [choice[key].get("content") or "" if path == CHAT else choice["text"] for choice in choices]
         assert "".join(texts) == fim.codec.text_of(plain.token_ids[:end])
         assert choices[-1]["finish_reason"] == "stop"
 
@@ -227,5 +229,5 @@ async def test_special_tokens_as_stop_strings(fim: Engine, stop: Any) -> None:
     body = {"prompt": PROMPTS[0], "max_tokens": 9, "logit_bias": {str(number): 100}, "stop": stop}
     for stream in (False, True):
         answer = await post(fim, TEXTS, {**body, "stream": stream})
-        choices = [each["choices"][0] for each in events(answer)] if stream else answer.json()["choices"]
-        assert ("".join(each["text"] for each in choices), choices[-1]["finish_reason"]) == ("", "stop")
+        choices = [event["choices"][0] for event in events(answer)] if stream else answer.json()["choices"]
+        assert ("".join(choice["text"] for choice in choices), choices[-1]["finish_reason"]) == ("", "stop")

@@ -42,8 +42,8 @@ def ask(
     settings = ServerSettings(allow_origins=origins, api_key=key)
     settings.verify()
     asyncio.run(Gate(app, settings, Counter())(scope, receive, send))  # type: ignore[arg-type]
-    given = {name.decode(): value.decode("latin-1") for name, value in sent[0]["headers"]}
-    return sent[0]["status"], given, sent[1]["body"]
+    received = {name.decode(): value.decode("latin-1") for name, value in sent[0]["headers"]}
+    return sent[0]["status"], received, sent[1]["body"]
 
 
 def preflight(origin: str, **more: Any) -> tuple[int, dict[str, str], bytes]:

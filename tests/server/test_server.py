@@ -67,24 +67,24 @@ async def test_a_chat_is_the_engines_own_answer(engine: Engine) -> None:
 
 async def test_a_stream_has_the_same_text_and_usage(engine: Engine) -> None:
     whole = (await post(engine, CHAT, ASKED)).json()
-    found = events(await post(engine, CHAT, {**ASKED, "stream": True, "stream_options": {"include_usage": True}}))
+    chunks = events(await post(engine, CHAT, {**ASKED, "stream": True, "stream_options": {"include_usage": True}}))
     assert (
-        "".join(each["choices"][0]["delta"].get("content", "") for each in found[:-1])
+        "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks[:-1])
         == (whole["choices"][0]["message"]["content"])
     )
-    assert found[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert found[-2]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"]
-    assert found[-1]["choices"] == []
-    assert found[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
-    assert len({each["id"] for each in found}) == 1
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert chunks[-2]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"]
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+    assert len({chunk["id"] for chunk in chunks}) == 1
 
 
 async def test_completions_of_several_prompts_whole_and_in_pieces(engine: Engine) -> None:
     prompts = ["The cat sat", "on the mat and the"]
-    expected = [each.text for each in engine.generate(prompts, max_new_tokens=6)]
+    expected = [result.text for result in engine.generate(prompts, max_new_tokens=6)]
     asked = {"prompt": prompts, "max_tokens": 6}
     answer = (await post(engine, "/v1/completions", asked)).json()
-    assert [each["text"] for each in answer["choices"]] == expected
+    assert [choice["text"] for choice in answer["choices"]] == expected
     texts = ["", ""]
     for event in events(await post(engine, "/v1/completions", {**asked, "stream": True})):
         texts[event["choices"][0]["index"]] += event["choices"][0]["text"]
@@ -134,8 +134,10 @@ async def test_samples_come_side_by_side(engine: Engine) -> None:
     asked = {**ASKED, "n": 3, "temperature": 1.0, "seed": 5}
     expected = engine.generate(MESSAGES, max_new_tokens=8, n=3, temperature=1.0, seed=5)
     answer = (await post(engine, CHAT, asked)).json()
-    assert [each["message"]["content"] for each in answer["choices"]] == [each.text for each in expected.samples]
-    assert [each["index"] for each in answer["choices"]] == [0, 1, 2]
+    assert [choice["message"]["content"] for choice in answer["choices"]] == [
+        sample.text for sample in expected.samples
+    ]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
 
 
 async def test_messages_as_clients_write_them(engine: Engine) -> None:
@@ -414,7 +416,7 @@ async def test_callers_at_once_get_their_own_answers(engine: Engine) -> None:
         asked = [http.post(CHAT, json={"messages": chat, "max_tokens": 12}) for chat in chats]
         answers = await asyncio.gather(*asked)
         counters = (await http.get("/metrics")).text
-    assert [each.json()["choices"][0]["message"]["content"] for each in answers] == expected
+    assert [answer.json()["choices"][0]["message"]["content"] for answer in answers] == expected
     assert 'copyspec_requests_total{path="/v1/chat/completions",status="200"} 20.0' in counters
     assert "copyspec_rows_running 0.0" in counters
 
@@ -474,9 +476,9 @@ async def test_completions_read_a_text_as_generate_does(engine: Engine) -> None:
     prompt = "The cat sat on"
     tokenizer = byte_level(template=FRAME_TEMPLATE, wraps=True)
     framing = copyspec.Engine(llama(len(tokenizer)), tokenizer, name="framing")
-    for each in (engine, framing):
-        plain = each.generate(prompt, max_new_tokens=8)
-        answer = (await post(each, "/v1/completions", {"prompt": prompt, "max_tokens": 8})).json()
+    for served in (engine, framing):
+        plain = served.generate(prompt, max_new_tokens=8)
+        answer = (await post(served, "/v1/completions", {"prompt": prompt, "max_tokens": 8})).json()
         assert answer["choices"][0]["text"] == plain.text
         assert answer["usage"]["prompt_tokens"] == plain.prompt_tokens
     raw = framing.codec.encode(prompt).ids

@@ -18,12 +18,12 @@ async def test_changes_come_with_their_margins(engine: Engine) -> None:
     expected = engine.generate(MESSAGES, max_new_tokens=8, edit_source=EDIT)
     assert expected.changes
     answer = (await post(engine, CHAT, {**ASKED, "edit_source": EDIT, "changes": True})).json()
-    for found, change in zip(answer["choices"][0]["changes"], expected.changes, strict=True):
-        assert (found["start"], found["end"]) == (change.start, change.end)
-        assert found["margin"] == pytest.approx(change.margin, abs=1e-4)
+    for place, change in zip(answer["choices"][0]["changes"], expected.changes, strict=True):
+        assert (place["start"], place["end"]) == (change.start, change.end)
+        assert place["margin"] == pytest.approx(change.margin, abs=1e-4)
     last = events(await post(engine, CHAT, {**ASKED, "edit_source": EDIT, "changes": True, "stream": True}))[-1]
-    for found, change in zip(last["choices"][0]["changes"], answer["choices"][0]["changes"], strict=True):
-        assert found == {**change, "margin": pytest.approx(change["margin"], abs=1e-4)}
+    for place, change in zip(last["choices"][0]["changes"], answer["choices"][0]["changes"], strict=True):
+        assert place == {**change, "margin": pytest.approx(change["margin"], abs=1e-4)}
     assert "changes" not in (await post(engine, CHAT, ASKED)).json()["choices"][0]
 
 
@@ -32,7 +32,7 @@ async def test_a_request_without_drafts_has_the_same_answer(engine: Engine) -> N
         (await post(engine, CHAT, {**ASKED, "edit_source": EDIT, "drafts": drafts})).json() for drafts in (True, False)
     ]
     assert fast["choices"] == plain["choices"]
-    details = [each["usage"]["completion_tokens_details"] for each in (fast, plain)]
+    details = [body["usage"]["completion_tokens_details"] for body in (fast, plain)]
     assert details[1]["accepted_prediction_tokens"] == details[1]["rejected_prediction_tokens"] == 0
     assert sum(details[0].values()) > 0
 
@@ -43,16 +43,18 @@ async def test_log_probabilities_whole_and_in_pieces(engine: Engine, top: int | 
     asked: dict[str, Any] = {**ASKED, "logprobs": True, **({} if top is None else {"top_logprobs": top})}
     (choice,) = (await post(engine, CHAT, asked)).json()["choices"]
     content = choice["logprobs"]["content"]
-    shown = [each for at, each in enumerate(expected.logprobs) if each.token or at + 1 < len(expected.logprobs)]
-    assert [each["token"] for each in content] == [each.token for each in shown]
-    for found, token in zip(content, shown, strict=True):
-        assert found["logprob"] == pytest.approx(token.logprob, abs=1e-4)
-        assert bytes(found["bytes"]).decode() == found["token"] and len(found["top_logprobs"]) == (top or 0)
+    shown = [
+        logprob for at, logprob in enumerate(expected.logprobs) if logprob.token or at + 1 < len(expected.logprobs)
+    ]
+    assert [entry["token"] for entry in content] == [logprob.token for logprob in shown]
+    for entry, token in zip(content, shown, strict=True):
+        assert entry["logprob"] == pytest.approx(token.logprob, abs=1e-4)
+        assert bytes(entry["bytes"]).decode() == entry["token"] and len(entry["top_logprobs"]) == (top or 0)
     streamed = events(await post(engine, CHAT, {**asked, "stream": True}))
-    pieces = [each["choices"][0]["logprobs"] for each in streamed]
-    found = [token for piece in pieces if piece for token in piece["content"]]
-    assert [each["token"] for each in found] == [each["token"] for each in content]
-    assert [each["logprob"] for each in found] == pytest.approx([each["logprob"] for each in content], abs=1e-4)
+    pieces = [event["choices"][0]["logprobs"] for event in streamed]
+    tokens = [token for piece in pieces if piece for token in piece["content"]]
+    assert [entry["token"] for entry in tokens] == [entry["token"] for entry in content]
+    assert [entry["logprob"] for entry in tokens] == pytest.approx([entry["logprob"] for entry in content], abs=1e-4)
     assert (await post(engine, CHAT, ASKED)).json()["choices"][0]["logprobs"] is None
 
 

@@ -116,7 +116,7 @@ def joined(events: Sequence[Any]) -> tuple[str, str, list[Any], str, Any]:
 def read(calls: Sequence[Any] | None) -> list[Any]:
     """Names and arguments of calls, whose ids must differ."""
     ids = [call.id for call in calls or ()]
-    assert len(set(ids)) == len(ids) and all(each.isalnum() and len(each) == 9 for each in ids)
+    assert len(set(ids)) == len(ids) and all(call_id.isalnum() and len(call_id) == 9 for call_id in ids)
     return [(call.function.name, json.loads(call.function.arguments)) for call in calls or ()]
 
 
@@ -206,8 +206,8 @@ def test_an_answer_goes_back_as_the_template_wants_it(name: str) -> None:
                 "role": "assistant",
                 "content": "Well." if content else "",
                 "tool_calls": [
-                    {"id": given["id"], "type": "function", "function": call}
-                    for given, call in zip(history[1]["tool_calls"], calls, strict=True)
+                    {"id": called["id"], "type": "function", "function": call}
+                    for called, call in zip(history[1]["tool_calls"], calls, strict=True)
                 ],
             },
             {"role": "tool", "tool_call_id": "abcdefghi", "content": "done"},
@@ -344,11 +344,11 @@ CALLED: Any = {"role": "assistant", "content": None}
         ({"messages": [*CHAT, CALLED]}, "messages[1] has no content", "messages"),
         *(
             (
-                {"messages": [*CHAT, {**CALLED, "tool_calls": [{"function": {"name": "a", "arguments": given}}]}]},
+                {"messages": [*CHAT, {**CALLED, "tool_calls": [{"function": {"name": "a", "arguments": arguments}}]}]},
                 "messages[1].tool_calls[0].function.arguments is no JSON object",
                 "messages",
             )
-            for given in ("{", "[1]", "3", "null", [1], "[" * 5000)
+            for arguments in ("{", "[1]", "3", "null", [1], "[" * 5000)
         ),
     ],
 )
@@ -401,7 +401,7 @@ def test_langchains_model_of_openai_calls_tools(name: str) -> None:
         joined = pieces[0]
         for piece in pieces[1:]:
             joined += piece
-        assert [(each["name"], each["args"]) for each in joined.tool_calls] == [(call["name"], call["args"])]
+        assert [(made["name"], made["args"]) for made in joined.tool_calls] == [(call["name"], call["args"])]
         history = ["The wall, please.", answer, ToolMessage("done", tool_call_id=call["id"])]
         bound.invoke([HumanMessage(history[0]), *history[1:]])
         assert "done" in scripted.engine.tokenizer.decode(scripted.jobs[0].request.prompt)

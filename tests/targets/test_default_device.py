@@ -33,13 +33,13 @@ def test_fast_layers_are_found() -> None:
     expected = FastLinears(model)
     assert len(expected) > 0 or not instructions()
     with META:
-        found = FastLinears(model)
-    assert (len(found), len(found._layers), found.packed_bytes) == (
+        linears = FastLinears(model)
+    assert (len(linears), len(linears._layers), linears.packed_bytes) == (
         len(expected),
         len(expected._layers),
         expected.packed_bytes,
     )
-    assert found.counts == expected.counts
+    assert linears.counts == expected.counts
 
 
 def test_the_input_of_a_static_pass_is_laid_out_on_the_host() -> None:
@@ -73,12 +73,12 @@ def test_outputs_are_the_same(
     sampled: dict[str, Any] = {"temperature": 1.0, "top_p": 0.9, "seed": 3, "repetition_penalty": 1.3}
     plain = copyspec.Engine(model, byte_level(), static=static)
     engine = copyspec.Engine(model, byte_level(), static=static)
-    references = [[list(each.token_ids)] for each in plain.generate(prompts, **options)]
+    references = [[list(result.token_ids)] for result in plain.generate(prompts, **options)]
     for more in ({}, sampled, {"logprobs": 1, "stopping_criteria": [lambda ids, scores: [False]]}):
         expected = plain.generate(prompts, references, **options, **more)
         with META:
-            found = engine.generate(prompts, references, **options, **more)
-        assert [each.token_ids for each in found] == [each.token_ids for each in expected]
+            results = engine.generate(prompts, references, **options, **more)
+        assert [result.token_ids for result in results] == [result.token_ids for result in expected]
 
 
 class Copies(TorchFunctionMode):

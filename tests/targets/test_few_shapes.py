@@ -34,8 +34,8 @@ class Operators(TorchDispatchMode):
         if "scaled_dot_product" in name:
             self.shapes.append((args[0].shape[2], args[1].shape[2]))
         elif isinstance(out, torch.Tensor) and self.keys in out.shape[:-1]:
-            given = {each.untyped_storage()._cdata for each in tree_leaves(args) if isinstance(each, torch.Tensor)}
-            if out.untyped_storage()._cdata not in given:
+            storages = {leaf.untyped_storage()._cdata for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)}
+            if out.untyped_storage()._cdata not in storages:
                 self.cloned += out.numel() * out.element_size()
         return out
 
@@ -102,7 +102,7 @@ def test_only_what_is_laid_out_comes_from_the_host_at_7b() -> None:
     class Copies(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             out = func(*args, **(kwargs or {}))
-            hosts = [each for each in tree_leaves(args) if isinstance(each, torch.Tensor) and each.device.type == "cpu"]
+            hosts = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]
             if isinstance(out, torch.Tensor) and out.device.type == "meta" and hosts:
                 copies.append((func.name(), tuple(hosts[0].shape)))
             return out

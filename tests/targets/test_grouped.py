@@ -44,9 +44,9 @@ def test_bits_are_those_of_transformers(dtype: torch.dtype, key_heads: int, grou
         mask = torch.where(seen, 0.0, torch.finfo(dtype).min).to(dtype)
         theirs, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=0.125)
         with Largest() as seen_by:
-            found, _ = grouped_attention_forward(module, query, key, value, mask, scaling=0.125)
-        assert torch.equal(found, theirs)
-        assert nodes == 1 or seen_by.numbers <= found.numel()
+            output, _ = grouped_attention_forward(module, query, key, value, mask, scaling=0.125)
+        assert torch.equal(output, theirs)
+        assert nodes == 1 or seen_by.numbers <= output.numel()
 
 
 def test_passes_with_masks_use_it_and_others_the_models_own() -> None:

@@ -74,12 +74,12 @@ def tree(drawn: random.Random, size: int) -> DraftTree:
 
 def path(drawn: random.Random, draft: DraftTree) -> list[int]:
     """A path of the tree, which often leaves its first chain."""
-    found, last = list[int](), -1
+    nodes, last = list[int](), -1
     for node, parent in enumerate(draft.parents):
         if parent == last and drawn.random() < 0.6:
-            found.append(node)
+            nodes.append(node)
             last = node
-    return found
+    return nodes
 
 
 def decoded(target: Target, seed: int, rows: int) -> list[torch.Tensor]:
@@ -87,14 +87,14 @@ def decoded(target: Target, seed: int, rows: int) -> list[torch.Tensor]:
     drawn = random.Random(seed)
     prompts = [[drawn.randrange(VOCAB) for _ in range(drawn.randint(1, 50))] for _ in range(rows)]
     session = target.open(prompts, 64)
-    found = [*session.score(prompts, [DraftTree()] * rows)]
+    logits = [*session.score(prompts, [DraftTree()] * rows)]
     session.keep([[]] * rows)
     for size in (0, 5, 1, 30, 0, 12):
         trees = [tree(drawn, drawn.randint(size // 2, size)) for _ in range(rows)]
-        found += session.score([[drawn.randrange(VOCAB)] for _ in range(rows)], trees)
-        session.keep([path(drawn, each) for each in trees])
+        logits += session.score([[drawn.randrange(VOCAB)] for _ in range(rows)], trees)
+        session.keep([path(drawn, draft_tree) for draft_tree in trees])
     session.close()
-    return found
+    return logits
 
 
 def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -380,7 +380,7 @@ def test_layers_that_are_called_otherwise_are_left_to_transformers_and_that_is_s
 def test_the_model_is_left_as_it_came() -> None:
     made = model()
     decoded(wrap(made), 0, 1)
-    assert not any("forward" in vars(each) for each in made.modules())
+    assert not any("forward" in vars(module) for module in made.modules())
 
 
 def test_outputs_equal_plain_generation() -> None:
@@ -431,10 +431,10 @@ def arguments() -> dict[str, object]:
     }
 
 
-def run(function: Callable[..., None], given: dict[str, object]) -> None:
-    place = list(given).index(PARTS[0])
-    values = [value for name, value in given.items() if name not in (*PARTS, "kept")]
-    function(*values[:place], tuple(given[name] for name in PARTS), *values[place:])
+def run(function: Callable[..., None], parts: dict[str, object]) -> None:
+    place = list(parts).index(PARTS[0])
+    values = [value for name, value in parts.items() if name not in (*PARTS, "kept")]
+    function(*values[:place], tuple(parts[name] for name in PARTS), *values[place:])
 
 
 PARTS = ("products", "norms", "sizes", "rotary")  # one argument
@@ -442,13 +442,13 @@ PARTS = ("products", "norms", "sizes", "rotary")  # one argument
 
 def replaced(name: str, place: int, value: object) -> dict[str, object]:
     """The good arguments with one part of one replaced."""
-    given = arguments()
+    fields = arguments()
     if name == "rows":
-        given[name][0, place] = value  # type: ignore[index]
-        return given
-    parts = list(given[name])  # type: ignore[call-overload]
+        fields[name][0, place] = value  # type: ignore[index]
+        return fields
+    parts = list(fields[name])  # type: ignore[call-overload]
     parts[place] = value
-    return given | {name: tuple(parts)}
+    return fields | {name: tuple(parts)}
 
 
 F = np.float32
@@ -504,34 +504,34 @@ def decoded_rows(target: Target, alone: bool, chunk: int = 2048) -> list[list[to
     drawn, rows = random.Random(5), 7
     prompts = [[drawn.randrange(VOCAB) for _ in range(drawn.choice([1, 2, 30, 90]))] for _ in range(rows)]
     sizes = [*[[drawn.randint(0, most) for _ in range(rows)] for most in (6, 0, 40, 3, 0)], [0] * rows]
-    trees = [[tree(drawn, size) for size in each] for each in sizes]
+    trees = [[tree(drawn, size) for size in row_sizes] for row_sizes in sizes]
     chains = [prompts, *[[[drawn.randrange(VOCAB)] for _ in range(rows)] for _ in sizes[1:]]]
-    paths = [[path(drawn, each) for each in some] for some in trees]
+    paths = [[path(drawn, draft_tree) for draft_tree in some] for some in trees]
     together = [[row] for row in range(rows)] if alone else [[*range(rows)]]
-    found = [list[torch.Tensor]() for _ in range(rows)]
+    logits_of_rows = [list[torch.Tensor]() for _ in range(rows)]
     for some in together:
         session: Any = target.open([prompts[row] for row in some], 64)
         session.prefill_chunk = chunk
         for chain, drafts, accepted in zip(chains, trees, paths, strict=True):
             logits = session.score([chain[row] for row in some], [drafts[row] for row in some])
-            for row, each in zip(some, logits, strict=True):
-                found[row].append(each.clone())
+            for row, row_logits in zip(some, logits, strict=True):
+                logits_of_rows[row].append(row_logits.clone())
             session.keep([accepted[row] for row in some])
         session.close()
-    return found
+    return logits_of_rows
 
 
 def test_more_rows_than_the_module_takes() -> None:
     target, prompts = wrap(model()), [[row % VOCAB, 1, 2] for row in range(129)]
-    found = []
+    logits = []
     for some in (prompts, prompts[128:]):
         session = target.open(some, 8)
         session.score(some, [DraftTree()] * len(some))
         session.keep([[]] * len(some))
         session.trim([3 - (row < 100) for row in range(len(some) - 1)] + [3])  # no longer of equal lengths
-        found.append(session.score([[3]] * len(some), [DraftTree()] * len(some))[-1].clone())
+        logits.append(session.score([[3]] * len(some), [DraftTree()] * len(some))[-1].clone())
         session.close()
-    check_equal(found[:1], found[1:])
+    check_equal(logits[:1], logits[1:])
 
 
 def test_a_cache_of_another_dtype_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,9 +40,9 @@ def product(module: nn.Linear, packed: bool) -> Forward:
         return linears._forward(module, linears._Held())
     with torch.no_grad():
         module.weight.copy_(module.weight.bfloat16())
-    held = linears._Held(PackedWeights.of(module.weight, 1 << 30))
-    assert held.packed_bytes
-    return linears._forward(module, held)
+    prepared = linears._Held(PackedWeights.of(module.weight, 1 << 30))
+    assert prepared.packed_bytes
+    return linears._forward(module, prepared)
 
 
 @needs_it
@@ -53,18 +53,18 @@ def product(module: nn.Linear, packed: bool) -> Forward:
 )
 @torch.inference_mode()
 def test_products_are_those_of_torch(packed: bool, threads: int, outputs: int, inputs: int) -> None:
-    given = torch.randn(max(ROWS), inputs, generator=torch.Generator().manual_seed(1))
+    inputs_given = torch.randn(max(ROWS), inputs, generator=torch.Generator().manual_seed(1))
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
         for bias in (False, True):
             module = layer(outputs, inputs, bias=bias)
             forward = product(module, packed)
-            exact = linear(given.double(), module.weight.double(), None if not bias else module.bias.double())
+            exact = linear(inputs_given.double(), module.weight.double(), None if not bias else module.bias.double())
             for rows in (1, 2, 3, 7, 8, 9, 33, max(ROWS)):
-                found = forward(given[:rows])
-                assert found.dtype == torch.float32 and found.shape == (rows, outputs)
-                torch.testing.assert_close(found.double(), exact[:rows], rtol=1e-5, atol=1e-5)
+                output = forward(inputs_given[:rows])
+                assert output.dtype == torch.float32 and output.shape == (rows, outputs)
+                torch.testing.assert_close(output.double(), exact[:rows], rtol=1e-5, atol=1e-5)
     finally:
         torch.set_num_threads(before)
 
@@ -74,10 +74,10 @@ def test_products_are_those_of_torch(packed: bool, threads: int, outputs: int, i
 @torch.inference_mode()
 def test_a_row_is_the_same_among_others(packed: bool) -> None:
     forward = product(layer(288, 576), packed)
-    given = torch.randn(max(ROWS), 576)
-    together = forward(given)
+    states = torch.randn(max(ROWS), 576)
+    together = forward(states)
     for rows in (1, 2, 5, 8, 31) if packed else (2, 5, 8, 31):
-        assert torch.equal(forward(given[:rows]), together[:rows])
+        assert torch.equal(forward(states[:rows]), together[:rows])
 
 
 @needs_it
@@ -131,39 +131,39 @@ def test_what_does_not_fit_is_left_to_torch() -> None:
 @pytest.mark.parametrize("packed", PACKED)
 def test_weights_may_change_under_it(packed: bool) -> None:
     module = layer(256, 256)
-    forward, given = product(module, packed), torch.randn(3, 256)
+    forward, states = product(module, packed), torch.randn(3, 256)
 
-    def check(given: torch.Tensor) -> None:
-        torch.testing.assert_close(forward(given), linear(given, module.weight, module.bias), atol=1e-4, rtol=1e-4)
+    def check(x: torch.Tensor) -> None:
+        torch.testing.assert_close(forward(x), linear(x, module.weight, module.bias), atol=1e-4, rtol=1e-4)
 
     with torch.inference_mode():
-        check(given)
+        check(states)
         module.weight.mul_(2.0)
-        check(given)
+        check(states)
         module.weight = nn.Parameter(torch.randn(128, 256), requires_grad=False)
-        check(given)
+        check(states)
         module.to(torch.bfloat16)
-        check(given.bfloat16())
+        check(states.bfloat16())
         module.to(torch.float64)
-        check(given.double())
-        check(given[:0].double())
+        check(states.double())
+        check(states[:0].double())
 
 
 @needs_it
 def test_a_forward_that_the_program_sets_later_runs_and_stays() -> None:
-    module, given = layer(256, 256), torch.randn(3, 256)
+    module, states = layer(256, 256), torch.randn(3, 256)
     fast = FastLinears(nn.ModuleList([module]))
     assert len(fast) == 1
-    patched = module.forward = lambda given: 2 * given  # type: ignore[method-assign]  # as adapters do
+    patched = module.forward = lambda x: 2 * x  # type: ignore[method-assign]  # as adapters do
     with torch.inference_mode(), fast.used():
-        assert torch.equal(module(given), 2 * given)
+        assert torch.equal(module(states), 2 * states)
     assert vars(module)["forward"] is patched
 
 
 @needs_it
 @pytest.mark.parametrize("early", [True, False])
 def test_weights_that_are_no_parameters_are_left_to_torch(early: bool) -> None:
-    module, given = layer(256, 256), torch.randn(3, 256)
+    module, states = layer(256, 256), torch.randn(3, 256)
     if early:
         l1_unstructured(module, "weight", amount=0.3)
     fast = FastLinears(nn.ModuleList([module]))
@@ -171,14 +171,14 @@ def test_weights_that_are_no_parameters_are_left_to_torch(early: bool) -> None:
     if not early:
         l1_unstructured(module, "weight", amount=0.3)
     with torch.inference_mode(), fast.used():
-        assert torch.equal(module(given), linear(given, module.weight))
+        assert torch.equal(module(states), linear(states, module.weight))
     assert "forward" not in vars(module)
 
 
 @needs_it
 @pytest.mark.parametrize("early", [True, False])
 def test_pruned_biases_are_left_to_torch(early: bool) -> None:
-    module, given = layer(256, 256, bias=True), torch.randn(3, 256)
+    module, states = layer(256, 256, bias=True), torch.randn(3, 256)
     if early:
         l1_unstructured(module, "bias", amount=0.3)
     fast = FastLinears(nn.ModuleList([module]))
@@ -186,7 +186,7 @@ def test_pruned_biases_are_left_to_torch(early: bool) -> None:
     if not early:
         l1_unstructured(module, "bias", amount=0.3)
     with torch.inference_mode(), fast.used():
-        assert torch.equal(module(given), linear(given, module.weight, module.bias))
+        assert torch.equal(module(states), linear(states, module.weight, module.bias))
 
 
 @needs_it
@@ -203,9 +203,9 @@ def test_packed_weights_follow_changes_that_torch_does_not_count() -> None:
     fast.check()
     assert fast.packed_bytes == 0  # they are no longer bfloat16
     for module in modules:
-        given = torch.randn(3, module.in_features)
+        states = torch.randn(3, module.in_features)
         with torch.inference_mode(), fast.used():
-            torch.testing.assert_close(module(given), linear(given, module.weight), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(module(states), linear(states, module.weight), atol=1e-4, rtol=1e-4)
 
 
 @needs_it
@@ -268,13 +268,13 @@ def test_a_wrong_result_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_module_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+    modules = []
     for version in (compiled.VERSION - 1, compiled.VERSION):
         module = SimpleNamespace(VERSION=version)
         monkeypatch.setattr(targets, "_linear", module, raising=False)
         monkeypatch.setitem(sys.modules, "copyspec.targets._linear", module)
-        found.append(run_path(compiled.__file__)["_linear"])
-    assert found == [None, targets._linear]
+        modules.append(run_path(compiled.__file__)["_linear"])
+    assert modules == [None, targets._linear]
 
 
 @needs_it
@@ -302,7 +302,7 @@ def test_a_module_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch
 )
 def test_the_module_trusts_no_argument(arguments: dict[str, object], message: str) -> None:
     x, y = np.ones((3, 32), "f"), np.full((3, 32), np.nan, "f")
-    given: dict[str, object] = {
+    fields: dict[str, object] = {
         "y": y.ctypes.data,
         "x": x.ctypes.data,
         "rows": 3,
@@ -310,10 +310,10 @@ def test_the_module_trusts_no_argument(arguments: dict[str, object], message: st
         "bias": None,
         "threads": 1,
     }
-    linears._linear.linear(*given.values())  # type: ignore[arg-type]
+    linears._linear.linear(*fields.values())  # type: ignore[arg-type]
     assert (y == 32).all()
     with pytest.raises((TypeError, ValueError, BufferError), match=message):
-        linears._linear.linear(*{**given, **arguments}.values())  # type: ignore[arg-type]
+        linears._linear.linear(*{**fields, **arguments}.values())  # type: ignore[arg-type]
     assert (y == 32).all()
 
 

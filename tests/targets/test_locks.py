@@ -136,8 +136,8 @@ def test_wrapped_again_while_another_thread_decodes(name: str, monkeypatch: pyte
 
     def own() -> None:
         while not stop.is_set():
-            if (found := generated(model, prompt, 6, [])) != truth:
-                wrong.append(found)
+            if (output := generated(model, prompt, 6, [])) != truth:
+                wrong.append(output)
 
     workers = [threading.Thread(target=work) for work in (decode, own)]
     for worker in workers:

@@ -43,8 +43,8 @@ def test_every_token_that_is_computed_is_needed(name: str) -> None:
     prompts = [models.random_ids(length, seed=length) for length in (40, 3, 17, 1, 9)]
     session = target.open(prompts)
     with (
-        inner.register_forward_hook(lambda module, given, output: computed.append(output.shape[:-1].numel())),
-        head.register_forward_hook(lambda module, given, output: scored.append(output.shape[:-1].numel())),
+        inner.register_forward_hook(lambda module, args, output: computed.append(output.shape[:-1].numel())),
+        head.register_forward_hook(lambda module, args, output: scored.append(output.shape[:-1].numel())),
     ):
         for uncached in ([target.start(prompt) for prompt in prompts], *[[[7]] * 5] * 3):
             trees = [random_tree(draw, draw.choice([0, 0, 1, 9])) for _ in uncached]
@@ -89,15 +89,15 @@ def test_models_that_take_few_tokens_at_a_time(most: int, monkeypatch: pytest.Mo
 def test_states_of_rows_in_passes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     target, chains = wrap(models.tiny("llama")), [[5, 6, 7], [8], [9, 4]]
     trees = [random_tree(random.Random(row), 4) for row in range(3)]
-    found: list[list[torch.Tensor]] = [[], []]
-    for states in found:
+    states_of_passes: list[list[torch.Tensor]] = [[], []]
+    for states in states_of_passes:
         session = target.open(chains)
         scores, of_rows = session.score_with_states(chains, trees, [1])
         assert of_rows is not None and len(of_rows) == 3
         states += [*scores, *[of_row[layer] for of_row in of_rows for layer in (LAST, 1)]]
         session.close()
         monkeypatch.setattr(target, "most_tokens", 4)
-    for one, other in zip(*found, strict=True):
+    for one, other in zip(*states_of_passes, strict=True):
         torch.testing.assert_close(one, other, atol=TOLERANCE, rtol=TOLERANCE)
 
 
@@ -143,14 +143,14 @@ def _with_a_copy(attention: Any, changed: int) -> Any:
         def __init__(self, cache: Any) -> None:
             self._cache = cache
 
-        def update(self, *given: Any, **named: Any) -> tuple[torch.Tensor, torch.Tensor]:
-            keys, values = self._cache.update(*given, **named)
+        def update(self, *args: Any, **named: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            keys, values = self._cache.update(*args, **named)
             return (keys.clone(), values) if changed == 0 else (keys, values.clone())
 
     forward = type(attention).forward
 
     def forwarded(*args: Any, **named: Any) -> Any:
-        name = next(each for each in ("cache", "past_key_values") if each in named)
+        name = next(name for name in ("cache", "past_key_values") if name in named)
         cache = named[name] and Copying(named[name])
         return forward(attention, *args, **{**named, name: cache})
 
@@ -208,7 +208,7 @@ def test_masks_of_another_type_are_left_to_torch() -> None:
     """Embeddings in half precision, whose numbers a hook turns into those of the layers."""
     model = models.tiny("llama")
     embeddings = model.get_input_embeddings().to(torch.bfloat16)
-    embeddings.register_forward_hook(lambda module, given, output: output.float())
+    embeddings.register_forward_hook(lambda module, args, output: output.float())
     target = CausalTarget(model, read_facts(model))
     rows = Rows(model, target, [12, 7, 9], seed=9)
     assert rows.step((0,)) < TOLERANCE

@@ -67,11 +67,11 @@ def test_against_reference(batch: Rows) -> None:
         first, last = work.first[row], work.first[row + 1]
         assert work.ends()[row] == start + last - first == start + len(ids) + len(tree)
         assert [next(wanted) for _ in range(1 + len(tree))] == list(range(first + len(ids) - 1, last))
-        found = [
+        rows_seen = [
             (work.tokens[first + token], work.positions[first + token], set(np.nonzero(visible)[0]))
             for token, visible in enumerate(seen(work, row))
         ]
-        assert found == reference(start, ids, tree)
+        assert rows_seen == reference(start, ids, tree)
     assert next(wanted, None) is None
 
 
@@ -116,7 +116,7 @@ def test_ancestors_include_the_node_itself(tree: DraftTree) -> None:
 def test_compiled_equals_python(batch: Rows) -> None:
     starts, uncached, trees = zip(*batch, strict=True)
     compiled = lay_out(starts, uncached, trees)
-    visible = [None if each is None else np.full_like(each, 7) for each in compiled.visible]
+    visible = [None if mask is None else np.full_like(mask, 7) for mask in compiled.visible]
     filled = Pass(compiled.starts, compiled.first, compiled.scored, np.full_like(compiled.packed, 7), visible)
     _fill(filled, uncached, trees)
     np.testing.assert_array_equal(compiled.packed, filled.packed)
@@ -158,7 +158,7 @@ def test_compiled_equals_python(batch: Rows) -> None:
     ids=str,
 )
 def test_compiled_refuses_what_does_not_fit(change: dict[str, object]) -> None:
-    given: dict[str, object] = {
+    fields: dict[str, object] = {
         "starts": [1],
         "uncached": [[7]],
         "tokens": [[8, 9]],
@@ -169,6 +169,6 @@ def test_compiled_refuses_what_does_not_fit(change: dict[str, object]) -> None:
         "lowest": 0,
     }
     assert COMPILED is not None
-    COMPILED.lay_out(*given.values())
+    COMPILED.lay_out(*fields.values())
     with pytest.raises((ValueError, TypeError, OverflowError)):
-        COMPILED.lay_out(*{**given, **change}.values())
+        COMPILED.lay_out(*{**fields, **change}.values())

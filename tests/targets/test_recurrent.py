@@ -80,10 +80,10 @@ def requests(name: str, rows: int, accuracy: float, sampling: SamplingOptions | 
 )
 def test_outputs_are_those_of_generate(name: str, batch: int, accuracy: float) -> None:
     """Prompts of several lengths, whose rows join and leave."""
-    found = decoded(target_of(name), requests(name, 8, accuracy), 9, batch_size=batch)
-    assert [output for output, _ in found] == [truth(name, row)[1][: OUTPUT - row % 4] for row in range(8)]
+    outputs = decoded(target_of(name), requests(name, 8, accuracy), 9, batch_size=batch)
+    assert [output for output, _ in outputs] == [truth(name, row)[1][: OUTPUT - row % 4] for row in range(8)]
     if accuracy == 1.0:
-        assert sum(stats.num_passes for _, stats in found) < 32  # of 84 tokens
+        assert sum(stats.num_passes for _, stats in outputs) < 32  # of 84 tokens
 
 
 @pytest.mark.parametrize("name", [*NAMES, *MORE])
@@ -104,7 +104,7 @@ def test_trees_score_as_each_path_alone(name: str) -> None:
 def test_several_tokens_after_a_state_are_read_with_the_drafts_or_before(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recurrent, "MOST_NODES", most)
+    monkeypatch.setattr(recurrent, "TOGETHER", most)
     rows = Rows(model_of("qwen3_5_text"), target_of("qwen3_5_text"), (11, 4, 5))
     worst = rows.step()
     for count in range(4):
@@ -128,10 +128,10 @@ def test_states_are_those_of_the_accepted_tokens_alone(name: str) -> None:
             session.score([part], [EMPTY])
             session.keep([[]])
         for number, expected in session._states._rows[0].items():
-            found = rows.session._states._rows[row][number]  # type: ignore[attr-defined]
-            assert found.keys() == expected.keys() and expected
+            state_kept = rows.session._states._rows[row][number]  # type: ignore[attr-defined]
+            assert state_kept.keys() == expected.keys() and expected
             for key, state in expected.items():
-                assert (found[key] - state).abs().max() <= 1e-5 * max(1.0, float(state.abs().max()))
+                assert (state_kept[key] - state).abs().max() <= 1e-5 * max(1.0, float(state.abs().max()))
         session.close()
 
 
@@ -192,9 +192,9 @@ def test_nodes_are_bounded_by_the_memory_of_what_is_kept(
     most = session.most_nodes
     assert 5 < most < 100 if is_known else most == 5
     session.close()
-    found = decoded(target_of(name), requests(name, 1, 1.0), 12)
-    assert found[0][0] == truth(name, 0)[1]
-    assert found[0][1].num_draft_tokens <= most * found[0][1].num_passes + 12
+    outputs = decoded(target_of(name), requests(name, 1, 1.0), 12)
+    assert outputs[0][0] == truth(name, 0)[1]
+    assert outputs[0][1].num_draft_tokens <= most * outputs[0][1].num_passes + 12
 
 
 @pytest.mark.parametrize("name", ["qwen3_next", "mamba2", "mamba", "zaya"])
@@ -203,7 +203,7 @@ def test_nothing_is_kept_after_a_call(name: str) -> None:
 
     def tensors() -> int:
         gc.collect()
-        return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())  # others may warn if asked
+        return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())  # others may warn if asked
 
     decoded(target, requests(name, 3, 0.6), 9)
     before = tensors()
@@ -253,6 +253,6 @@ def test_tokens_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         return right(session, tokens)
 
     monkeypatch.setattr(plain.PlainSession, "_read", counted)
-    found = decoded(target_of("rwkv"), requests("rwkv", 2, 0.5), 3, batch_size=1)
-    assert [output for output, _ in found] == [truth("rwkv", row)[1][: OUTPUT - row] for row in range(2)]
+    outputs = decoded(target_of("rwkv"), requests("rwkv", 2, 0.5), 3, batch_size=1)
+    assert [output for output, _ in outputs] == [truth("rwkv", row)[1][: OUTPUT - row] for row in range(2)]
     assert max(read) <= 4 + 4 + 3

@@ -115,16 +115,16 @@ def test_what_is_wrong_is_found(name: str, damage: Break, monkeypatch: pytest.Mo
     model = models.tiny(name)
     damage(monkeypatch)
     kind = Seq2SeqTarget if model.config.is_encoder_decoder else CausalTarget
-    assert selftest.attempt(lambda each: kind(each, read_facts(each)), model, kind="trees") is not None
+    assert selftest.attempt(lambda inner: kind(inner, read_facts(inner)), model, kind="trees") is not None
 
 
 def test_no_weak_scale_hides_a_wrong_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest damage, a window longer by one token, exceeds the tolerance a hundred times."""
     model = models.tiny("mistral")
     long_windows(monkeypatch)
-    found = selftest.attempt(lambda each: CausalTarget(each, read_facts(each)), model, kind="trees")
-    assert found is not None
-    assert float(found.split("differ by ")[1].split()[0]) > 0.1
+    fault = selftest.attempt(lambda inner: CausalTarget(inner, read_facts(inner)), model, kind="trees")
+    assert fault is not None
+    assert float(fault.split("differ by ")[1].split()[0]) > 0.1
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_a_flag_makes_a_known_type_unknown(name: str, settings: dict[str, Any], 
     model = models.tiny(name, **settings)
     assert digest(model.config) not in KNOWN
     target = wrap(model, on_unsupported="plain")
-    found = "trees" if target.supports_trees else "chains" if target.supports_drafts else "plain"
-    assert found == outcome
+    support = "trees" if target.supports_trees else "chains" if target.supports_drafts else "plain"
+    assert support == outcome
 
 
 def test_classes_from_elsewhere_are_tested(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,8 +197,8 @@ def test_models_without_a_sibling_are_tested_themselves(monkeypatch: pytest.Monk
 def test_siblings_that_do_not_work_are_no_reason_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     right = sibling.build
 
-    def misshapen(*given: Any) -> Any:
-        made = right(*given)
+    def misshapen(*args: Any) -> Any:
+        made = right(*args)
         made.lm_head = torch.nn.Linear(7, 9)
         return made
 

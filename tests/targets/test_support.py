@@ -238,10 +238,10 @@ def test_a_forward_that_passes_on_what_it_gets_is_drafted_for_with_positions() -
     expected = model.generate(prompt, max_new_tokens=8, do_sample=False)[0, prompt.shape[1] :].tolist()
     subclass = Passing(model.config).eval()
     subclass.load_state_dict(model.state_dict())
-    for each in (subclass, passed_on(copy.deepcopy(model))):
-        engine = copyspec.load(each, tokenizer=tokenizer)
-        found = engine.generate(prompt[0].tolist(), ["hello world hello"], edit_source="hello world", max_new_tokens=8)
-        assert list(found.token_ids) == expected and found.stats.num_draft_tokens
+    for variant in (subclass, passed_on(copy.deepcopy(model))):
+        engine = copyspec.load(variant, tokenizer=tokenizer)
+        result = engine.generate(prompt[0].tolist(), ["hello world hello"], edit_source="hello world", max_new_tokens=8)
+        assert list(result.token_ids) == expected and result.stats.num_draft_tokens
 
 
 def test_a_forward_that_takes_no_positions_any_more_is_refused() -> None:
@@ -282,14 +282,14 @@ def test_scores_that_are_no_numbers_are_named(numbers: int) -> None:
 @pytest.mark.parametrize("name", ["bart", "marian", "t5"])
 def test_offloaded_models_have_their_drafts_scored(name: str, tmp_path: Path) -> None:
     accelerate = pytest.importorskip("accelerate")
-    tree, found = DraftTree([20, 21, 22], [-1, 0, -1], [0.5] * 3, [None] * 3), []
+    tree, logits = DraftTree([20, 21, 22], [-1, 0, -1], [0.5] * 3, [None] * 3), []
     for model in (models.tiny(name), accelerate.disk_offload(models.tiny(name), str(tmp_path))):
         target = wrap(model)
         session = target.open([[5, 6, 7]])
         session.score([target.start([5, 6, 7])], [tree])
         session.keep([[2]])
-        found.append(session.score([[30]], [tree]).logits)
-    assert torch.equal(*found)
+        logits.append(session.score([[30]], [tree]).logits)
+    assert torch.equal(*logits)
 
 
 class Linear8bitLt(nn.Linear):

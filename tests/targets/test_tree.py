@@ -67,12 +67,12 @@ def test_cache_after_keep_equals_fresh_prefill(name: str) -> None:
         fresh = target.open([sequence])
         fresh.score([sequence[:cached]], [EMPTY])
         fresh.keep([[]])
-        for kept, new in zip(rows.session.read(row, 0, cached), fresh.read(0, 0, cached), strict=True):
-            torch.testing.assert_close(kept, new, atol=TOLERANCE, rtol=0)
+        for old, new in zip(rows.session.read(row, 0, cached), fresh.read(0, 0, cached), strict=True):
+            torch.testing.assert_close(old, new, atol=TOLERANCE, rtol=0)
 
 
 def _places(rows: Rows, row: int) -> list[int]:
-    return [each.data_ptr() for pair in rows.session.contents(row).values() for each in pair]
+    return [tensor.data_ptr() for pair in rows.session.contents(row).values() for tensor in pair]
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "t5"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers.models.kimi_linear.modeling_kimi_linear import recurrent_kimi_delta_attention
 from transformers.models.mamba.modeling_mamba import mamba_selective_state_update
 from transformers.models.mamba2.modeling_mamba2 import mamba2_selective_state_update
@@ -24,8 +25,8 @@ from tests.helpers import models
 CHANNELS, KERNEL = 5, 4
 KEYS, VALUES = 16, 8
 OWN: dict[str, Any] = {
-    each.__name__: each
-    for each in (
+    rule.__name__: rule
+    for rule in (
         torch_recurrent_gated_delta_rule,
         recurrent_kimi_delta_attention,
         mamba2_selective_state_update,
@@ -91,12 +92,14 @@ class Case:
     def at_once(self, paths: Paths) -> tuple[torch.Tensor, After]:
         """The outputs of all tokens, and the states."""
         state = "initial_state" if self.name in DELTA else "state"
-        result, after = RULES[self.name](OWN[self.name], paths, **{state: self.states}, **self.tokens, **self.named)
+        result, after = RULES[self.name](
+            nn.Identity(), OWN[self.name], paths, **{state: self.states}, **self.tokens, **self.named
+        )
         return result[0] if self.name in DELTA else result, after
 
     def step(self, state: torch.Tensor, here: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """The output of one token, and the state after it, by transformers' own function."""
-        tokens, state = {name: each[here] for name, each in self.tokens.items()}, state.clone()
+        tokens, state = {name: tensor[here] for name, tensor in self.tokens.items()}, state.clone()
         if self.name not in DELTA:
             return OWN[self.name](state, **tokens, **self.named), state  # the state is updated in place
         groups = self.states.shape[1] // tokens["key"].shape[2]  # older transformers share no heads
@@ -134,10 +137,10 @@ def test_long_paths_keep_the_precision_of_single_steps(name: str, decay: float, 
     count = 300
     case = Case(name, count, 1, decay, 3)
     strong = case.uniform(count) < 0.5
-    for each in ("g", "dt"):
-        if each in case.tokens:
-            shape = (count, *[1] * (case.tokens[each].dim() - 1))
-            case.tokens[each] = torch.where(strong.view(shape), case.tokens[each], 1e-6 * case.tokens[each])
+    for key in ("g", "dt"):
+        if key in case.tokens:
+            shape = (count, *[1] * (case.tokens[key].dim() - 1))
+            case.tokens[key] = torch.where(strong.view(shape), case.tokens[key], 1e-6 * case.tokens[key])
     with torch.autocast("cpu", torch.bfloat16, enabled=casts):
         paths = Paths(range(count), range(-1, count - 1), [range(count)], torch.device("cpu"))
         mixed, state_after = case.at_once(paths)

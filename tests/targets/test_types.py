@@ -13,7 +13,7 @@ from kit.architectures import model_types
 
 ROOT = Path(__file__).parents[2]
 TABLE = json.loads((ROOT / "benchmarks" / "results" / "architectures.json").read_text())
-OUTCOMES = Counter(each["outcome"] for each in TABLE["types"])
+OUTCOMES = Counter(entry["outcome"] for entry in TABLE["types"])
 
 
 def test_nothing_in_the_table_is_wrong() -> None:
@@ -25,4 +25,4 @@ def test_nothing_in_the_table_is_wrong() -> None:
     TABLE["transformers"] != transformers.__version__, reason=f"the table is of transformers {TABLE['transformers']}"
 )
 def test_the_table_holds_every_type() -> None:
-    assert [each["type"] for each in TABLE["types"]] == model_types()
+    assert [entry["type"] for entry in TABLE["types"]] == model_types()

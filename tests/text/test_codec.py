@@ -390,11 +390,11 @@ def test_stop_strings_end_where_transformers_does() -> None:
 
 @given(st.text(alphabet="abc", max_size=8), st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=3))
 def test_what_may_become_a_stop_string_is_held_back(text: str, stops: list[str]) -> None:
-    held = held_back(text, stops)
+    length_held = held_back(text, stops)
     for stop in stops:
-        for length in range(held + 1, len(text) + 1):
+        for length in range(length_held + 1, len(text) + 1):
             assert not (length < len(stop) and stop.startswith(text[-length:]))
-    assert held == 0 or any(stop.startswith(text[-held:]) and len(stop) >= held for stop in stops)
+    assert length_held == 0 or any(stop.startswith(text[-length_held:]) and len(stop) >= length_held for stop in stops)
 
 
 def test_keys_and_roles_of_messages_hold_no_control_tokens() -> None:

@@ -113,7 +113,7 @@ def test_tokens_of_log_probabilities_add_up_to_the_text(kind: str) -> None:
             joined.append(codec.bytes_of(token, taken.token))
         text = codec.text_of(output, before)
         assert "".join(pieces) == text
-        whole = b"".join(each or b"" for each in joined)
+        whole = b"".join(part or b"" for part in joined)
         if None not in joined and "\ufffd" not in text and "\ufffd" not in codec.decode(prompt):
             if kind == "ctrl":  # a part of a word at the end shows its mark, which is no part of any token
                 assert whole.decode().removesuffix("@@") == text.removesuffix("@@")

@@ -387,7 +387,7 @@ def test_bare_calls_may_follow_each_other(seed: int) -> None:
         for _ in range(drawn.randint(2, 4))
     ]
     written = [json.dumps({"name": call.name, "parameters": dict(call.arguments)}) for call in calls]
-    text = written[0] + "".join(drawn.choice(["; ", ";", "\n", ";\n", " "]) + each for each in written[1:])
+    text = written[0] + "".join(drawn.choice(["; ", ";", "\n", ";\n", " "]) + call for call in written[1:])
     text += drawn.choice(["", ";", " ;\n", "\n"])
     for parts in (reply.read(text), in_pieces(reply, text, drawn)):
         assert parts == Parts("", "", tuple(calls))

@@ -64,9 +64,9 @@ def test_the_loss_is_that_of_the_merged_model(base: Path, tmp_path: Path) -> Non
     merge(base, tmp_path / "adapter", tmp_path / "merged")
     with torch.no_grad():
         logits = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(ids).logits[:, :-1]
-    each = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    losses = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
     assert count == weights.sum()
-    torch.testing.assert_close(total, (each * weights[:, 1:].flatten()).sum(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(total, (losses * weights[:, 1:].flatten()).sum(), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # the helpers start none

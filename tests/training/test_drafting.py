@@ -69,8 +69,8 @@ def test_heads_are_trained_resumed_and_used(kind: str, model: Path, data: Path, 
     assert before[-1]["step"] == 30 and after[: len(before)] == before and after[-1]["step"] == 60
     assert after[-1]["loss"] < before[0]["loss"]
     assert {path.name for path in (out / "states").iterdir()} == states
-    tokens, found = read_shard(out / "states" / "outputs-00000.safetensors")[0]
-    assert len(tokens) == len(found) <= 8
+    tokens, recorded = read_shard(out / "states" / "outputs-00000.safetensors")[0]
+    assert len(tokens) == len(recorded) <= 8
     engine = copyspec.load(str(model))
     plain = engine.generate(PARAGRAPHS[0], max_new_tokens=24, drafter="none")
     drafted = engine.generate(PARAGRAPHS[0], max_new_tokens=24, draft_model=f"heads:{out / 'heads'}", drafter="model")
@@ -91,8 +91,8 @@ def test_without_time_heads_are_trained_on_what_was_read(
     shown = capsys.readouterr().out
     assert "1 of 60 shards were read" in shown and "heads after 10 steps, 40 of 50 steps are left" in shown
     assert len(read_shard(out / "states" / "outputs-00000.safetensors")) == heads.ROWS_A_MINUTE
-    found = copyspec.generate(PARAGRAPHS[0], max_new_tokens=4, model=str(model), draft_model=f"heads:{out / 'heads'}")
-    assert found.stats.draft_seconds > 0
+    result = copyspec.generate(PARAGRAPHS[0], max_new_tokens=4, model=str(model), draft_model=f"heads:{out / 'heads'}")
+    assert result.stats.draft_seconds > 0
     heads.main([*command.split(), "--own", "0", "--dtype", "float32", "--steps", "20", "--shards", "1"])
     assert "heads after 20 steps; log" in capsys.readouterr().out
 
@@ -106,7 +106,7 @@ def test_learning_begins_once_answers_give_a_vocabulary(
     read, learned = list[int](), list[list[int]]()
 
     class Run:
-        def __init__(self, *given: object) -> None:
+        def __init__(self, *args: object) -> None:
             self.is_done, self.step = shards > 1, 0
 
         def read(self, requests: object, number: int, every: int) -> None:
@@ -118,8 +118,8 @@ def test_learning_begins_once_answers_give_a_vocabulary(
 
     monkeypatch.setattr(heads, "HeadRun", Run)
     monkeypatch.setattr(heads, "Requests", lambda data: None)
-    monkeypatch.setattr(heads, "say_end", lambda *given: None)
-    monkeypatch.setattr(copyspec, "load", lambda *given, **options: None)
+    monkeypatch.setattr(heads, "say_end", lambda *args: None)
+    monkeypatch.setattr(copyspec, "load", lambda *args, **options: None)
     words = ["--data", "texts", "--out", str(tmp_path), "--shards", str(shards), "--prose", str(prose)]
     heads.main(words)
     assert learned[0] == begins and read == list(range(shards))
@@ -137,17 +137,17 @@ def test_a_checkpoint_restores_its_weights_and_no_others(tmp_path: Path) -> None
         return weights, torch.optim.AdamW(weights.values(), lr=0.1)
 
     def step(weights: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> None:
-        torch.stack([(each**2).sum() for each in weights.values()]).sum().backward()
+        torch.stack([(weight**2).sum() for weight in weights.values()]).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
 
     path, (weights, optimizer), (again, resumed) = tmp_path / "a.safetensors", fresh(a=2, b=3), fresh(a=2, b=3)
     step(weights, optimizer)
     save_checkpoint(path, weights, optimizer, 1, vocabulary=torch.arange(4))
-    assert restore(path, again, resumed) == 1 and [each.name for each in tmp_path.iterdir()] == [path.name]
+    assert restore(path, again, resumed) == 1 and [path.name for path in tmp_path.iterdir()] == [path.name]
     step(weights, optimizer)
     step(again, resumed)
-    assert all(torch.equal(again[name], each) for name, each in weights.items())
+    assert all(torch.equal(again[name], tensor) for name, tensor in weights.items())
     for others in ({"a": 2}, {"a": 2, "b": 4}, {"a": 2, "b": 3, "c": 1}):
         with pytest.raises(ValueError, match=r"a\.safetensors' is a checkpoint of other weights; give another --out"):
             restore(path, *fresh(**others))
@@ -157,8 +157,8 @@ def test_a_checkpoint_restores_its_weights_and_no_others(tmp_path: Path) -> None
 def test_divergences(kind: str) -> None:
     torch.manual_seed(0)
     p, q = torch.randn(4, 9), torch.randn(4, 9, requires_grad=True)
-    found = distill.divergence(kind, p, q)
-    a, b = (each.double().softmax(-1) for each in (p, q))
+    loss = distill.divergence(kind, p, q)
+    a, b = (logits.double().softmax(-1) for logits in (p, q))
     middle = (a + b) / 2
     expected = {
         "forward": (a * (a / b).log()).sum(-1),
@@ -166,7 +166,7 @@ def test_divergences(kind: str) -> None:
         "js": ((a * (a / middle).log()) + (b * (b / middle).log())).sum(-1) / 2,
         "tv": (a - b).abs().sum(-1) / 2,
     }[kind]
-    torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(loss.double(), expected, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(distill.divergence(kind, p, p), torch.zeros(4), atol=1e-6, rtol=0)
 
 
@@ -176,8 +176,8 @@ def test_a_student_comes_closer_and_drafts(model: Path, data: Path, tmp_path: Pa
     command += " --divergence forward --on-policy 0.3"
     distill.main([*command.split(), "--steps", "20"])
     distill.main([*command.split(), "--steps", "40"])
-    found = lines(out / "log.jsonl")
-    assert [each["step"] for each in found] == [20, 40] and found[1]["loss"] < found[0]["loss"]
+    log = lines(out / "log.jsonl")
+    assert [line["step"] for line in log] == [20, 40] and log[1]["loss"] < log[0]["loss"]
     with pytest.raises(ValueError, match=r"holds a run of .*'divergence': 'forward'.*; give another --out"):
         distill.main([*command.replace("forward", "tv").split(), "--steps", "41"])
     engine = copyspec.load(str(model))
@@ -214,21 +214,21 @@ def test_the_model_writes_requests_itself(model: Path) -> None:
         chatty.get_output_embeddings().weight.mul_(0.1)  # nearly uniform, so that some requests end
     template = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}{% endfor %}"
     engine = copyspec.load(chatty, tokenizer=byte_level(template=template))
-    found = own_requests(engine, 128, 1)
-    assert len(found) > 1 and found == own_requests(engine, 128, 1) != own_requests(engine, 128, 2)
-    assert all("[user]" not in each for each in found)
+    requests = own_requests(engine, 128, 1)
+    assert len(requests) > 1 and requests == own_requests(engine, 128, 1) != own_requests(engine, 128, 2)
+    assert all("[user]" not in request for request in requests)
 
 
 def test_recorded_states_are_those_that_tokens_are_chosen_from(model: Path) -> None:
     """Whatever is copied: the last state gives the output's tokens, and inner ones equal those of one long pass."""
     engine, recorders = copyspec.load(str(model)), list[StateRecorder]()
-    prompts = [engine.codec.encode(each).ids for each in (PARAGRAPHS[0] + PARAGRAPHS[0], PARAGRAPHS[1])]
+    prompts = [engine.codec.encode(text).ids for text in (PARAGRAPHS[0] + PARAGRAPHS[0], PARAGRAPHS[1])]
     outputs = answer(engine, prompts, 24, 3, sampled=0.0, recorders=recorders, layers=(1,))
     assert len(recorders) == 2
     for prompt, output in zip(prompts, outputs, strict=True):
         states = states_of(recorders, prompt, output).float()
         ids = torch.tensor([[*prompt, *output[:-1]]])
         with torch.no_grad():
-            held = engine.model(ids, output_hidden_states=True).hidden_states
-        expected = torch.cat([held[-1], held[1]], -1)[0, len(prompt) - 1 :]
+            layers = engine.model(ids, output_hidden_states=True).hidden_states
+        expected = torch.cat([layers[-1], layers[1]], -1)[0, len(prompt) - 1 :]
         torch.testing.assert_close(states, expected, atol=0.02, rtol=0.02)

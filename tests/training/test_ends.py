@@ -66,8 +66,8 @@ def test_without_time_an_adapter_is_trained_for_a_step(
 ) -> None:
     tiny = replace(adapt.PRESETS["cpu"], shape=LoraShape(rank=4, alpha=8, first_layer=1), batch=512)
     monkeypatch.setitem(adapt.PRESETS, "cpu", tiny)
-    given = ["--data", str(prose), "--base", str(model), "--out", str(tmp_path / "run"), "--minutes", "0"]
-    run(monkeypatch, adapt, *given)
+    arguments = ["--data", str(prose), "--base", str(model), "--out", str(tmp_path / "run"), "--minutes", "0"]
+    run(monkeypatch, adapt, *arguments)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("prepares: ") and lines[1].startswith("prepared after")
     assert json.loads(lines[2])["step"] == 1 and "adapter after 1 steps; log" in lines[3]
@@ -76,7 +76,7 @@ def test_without_time_an_adapter_is_trained_for_a_step(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_without_prose_the_reason_is_said(name: str, model: Path, tmp_path: Path) -> None:
-    words = [each.replace("RUN", str(tmp_path / "run")).replace("MODEL", str(model)) for each in COMMANDS[name]]
+    words = [word.replace("RUN", str(tmp_path / "run")).replace("MODEL", str(model)) for word in COMMANDS[name]]
     command = [sys.executable, "-m", f"training.{name}", *words, "--data", str(tmp_path / "none"), "--minutes", "1"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 1 and "Traceback" not in done.stderr

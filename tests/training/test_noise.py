@@ -73,8 +73,8 @@ def test_a_mistake_that_cannot_be_undone_is_refused(lexicon) -> None:
     ],
 )
 def test_mistakes_that_only_the_sentence_tells(kind: str, right: str, wrong: set[str], lexicon) -> None:
-    found = (BY_NAME[kind].apply(split_words(right), lexicon, random.Random(seed)) for seed in range(12))
-    made = {join_words(words) for words in found if words is not None}
+    changed = (BY_NAME[kind].apply(split_words(right), lexicon, random.Random(seed)) for seed in range(12))
+    made = {join_words(words) for words in changed if words is not None}
     assert made <= wrong
     assert bool(made) == bool(wrong)
 
@@ -82,10 +82,10 @@ def test_mistakes_that_only_the_sentence_tells(kind: str, right: str, wrong: set
 def test_a_sentence_is_looked_for_after_its_mistake(lexicon) -> None:
     maker = ExampleMaker(_PROSE, lexicon, Mixture(sentence=1.0, aimed=1.0, clean=0.3, spaced=0.0, plain=0.5))
     drawn = [maker._aimed(random.Random(seed)) for seed in range(60)]
-    found = [example for example in drawn if example is not None]
-    assert {kind for example in found for kind in example.kinds[:1]} <= set(AIMED) <= set(BY_NAME)
-    assert len({example.kinds[:1] for example in found}) > 8
-    for example in found:  # unchanged, or with a mistake
+    examples = [example for example in drawn if example is not None]
+    assert {kind for example in examples for kind in example.kinds[:1]} <= set(AIMED) <= set(BY_NAME)
+    assert len({example.kinds[:1] for example in examples}) > 8
+    for example in examples:  # unchanged, or with a mistake
         assert (example.prompt == CORRECT + example.answer[1:]) == (not example.kinds)
 
 

@@ -72,12 +72,12 @@ def test_training_forward_is_that_of_t5() -> None:
     weights = made_weights()
     ids, answer = made_batch()
     sources, pads, answers, ends = halves(ids, answer)
-    given = torch.nn.functional.pad(answers[:, :-1], (1, 0), value=START)
+    inputs = torch.nn.functional.pad(answers[:, :-1], (1, 0), value=START)
     buckets = tables(_SHAPE, "cpu", torch.float32)
     states = encode(weights, sources, pads, _SHAPE, buckets[0])
-    ours = decode(weights, given, states, pads, _SHAPE, buckets[1]) @ weights["embed"].T
+    ours = decode(weights, inputs, states, pads, _SHAPE, buckets[1]) @ weights["embed"].T
     model = t5_of(_SHAPE, weights)
-    theirs = model(input_ids=sources, attention_mask=(~pads).long(), decoder_input_ids=given).logits
+    theirs = model(input_ids=sources, attention_mask=(~pads).long(), decoder_input_ids=inputs).logits
     torch.testing.assert_close(ours[~ends], theirs[~ends], atol=2e-4, rtol=1e-4)
     expected = torch.nn.functional.cross_entropy(theirs[~ends], answers[~ends], reduction="sum")
     torch.testing.assert_close(loss_of(weights, ids, answer, _SHAPE, buckets), expected, atol=1e-2, rtol=1e-4)

@@ -48,13 +48,13 @@ def grown(size: int, seed: int) -> DraftTree:
 
 def pickers() -> list[Picker]:
     """Make pickers with tokens before the output, and after it."""
-    found = []
+    listed = []
     for row, sampling in enumerate(KINDS):
         picker = Picker(sampling, [], [row, 2, 3], 20, CPU)
         for token in (5, 7 + row):
             picker.append(token)
-        found.append(picker)
-    return found
+        listed.append(picker)
+    return listed
 
 
 def test_scores_of_each_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,8 +66,8 @@ def test_scores_of_each_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(picking, "penalises_at_once", lambda device: True)
     together = pickers()
     for _ in range(2):
-        found = picks_at_once(together, trees, scores, rows)
-        for row, tree, picks, picker in zip(rows, trees, found, alone, strict=True):
+        picked = picks_at_once(together, trees, scores, rows)
+        for row, tree, picks, picker in zip(rows, trees, picked, alone, strict=True):
             of_row = scores[row]
             if picker.depends_on_history:
                 for node in range(-1, len(tree)):
@@ -143,11 +143,11 @@ def test_outputs_with_a_penalty_are_those_of_the_walk(name: str, monkeypatch: py
             for row, sampling in enumerate(KINDS)
         ]
         settings = DecodeSettings(DraftOptions(max_nodes=9, adaptive=False), batch_size=4)
-        found: list[list[int]] = [[] for _ in requests]
+        outputs_of: list[list[int]] = [[] for _ in requests]
         for step in decode(wrap(model), requests, settings):
             for row in step:
-                found[row.row] += row.tokens
-        return found
+                outputs_of[row.row] += row.tokens
+        return outputs_of
 
     plain = outputs(drafts=False)
     assert outputs(drafts=True) == plain

@@ -60,7 +60,7 @@ def test_against_plain_contrastive_decoding(engine: Engine, temperature: float, 
         results = engine.generate(prompts, references=written, drafter=drafter, **options)
         assert [list(result.token_ids) for result in results] == expected, drafter
         drafted += sum(result.stats.num_draft_tokens for result in results)
-    assert [list(each.token_ids) for each in engine.generate(prompts, **options | {"rule": None})] != expected
+    assert [list(result.token_ids) for result in engine.generate(prompts, **options | {"rule": None})] != expected
     assert drafted > 0
 
 
@@ -72,8 +72,8 @@ def test_no_strength_is_the_model_alone(engine: Engine) -> None:
 def test_what_the_weaker_model_forbids_counts_as_its_least_likely_token() -> None:
     expert, amateur = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, -torch.inf, 1.0])
     for strength in (0.0, 0.5):
-        found = Contrast("", strength=strength)(expert, amateur)
-        assert torch.equal(found, Contrast("", strength=strength)(expert, torch.tensor([0.0, 0.0, 1.0])))
+        scores = Contrast("", strength=strength)(expert, amateur)
+        assert torch.equal(scores, Contrast("", strength=strength)(expert, torch.tensor([0.0, 0.0, 1.0])))
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ def test_excluded_tokens_follow_in_the_models_order_where_others_are_forbidden(
     """A cutoff of 1 leaves the model's best token alone."""
     plain = engine.generate(TEXT, max_new_tokens=12, **options)
     for drafter in ("none", "auto"):
-        found = engine.generate(
+        result = engine.generate(
             TEXT, max_new_tokens=12, drafter=drafter, rule=Contrast("layers:1", cutoff=1.0), **options
         )
-        assert found.token_ids == plain.token_ids and found.text == plain.text, drafter
+        assert result.token_ids == plain.token_ids and result.text == plain.text, drafter
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -105,7 +105,7 @@ def test_excluded_tokens_have_no_probability(dtype: torch.dtype) -> None:
 
 def test_excluded_tokens_are_not_among_the_most_probable(engine: Engine) -> None:
     result = engine.generate(TEXT, max_new_tokens=3, rule=Contrast("layers:1", cutoff=1.0), logprobs=3)
-    assert [(each.logprob, len(each.top)) for each in result.logprobs] == [(0.0, 1)] * len(result.token_ids)
+    assert [(logprob.logprob, len(logprob.top)) for logprob in result.logprobs] == [(0.0, 1)] * len(result.token_ids)
 
 
 def test_a_prompt_beyond_the_weaker_encoder_is_told_to_its_call_alone() -> None:

@@ -108,8 +108,8 @@ def test_samples_follow_softmax(shape: str, draws: int, rows: int, sampling: Sam
         outputs: list[list[int]] = [[] for _ in seeds]
 
         def step(which: Sequence[int], tree: DraftTree, logits: torch.Tensor) -> None:
-            found = picked([pickers[row] for row in which], logits, tree)
-            for row, picks in zip(which, found, strict=True):
+            results = picked([pickers[row] for row in which], logits, tree)
+            for row, picks in zip(which, results, strict=True):
 
                 def emit(token: int, node: int, row: int = row) -> bool:
                     outputs[row].append(token)

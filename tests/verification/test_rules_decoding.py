@@ -82,7 +82,7 @@ def test_rows_of_a_batch_decide_as_alone(name: str) -> None:
     requests.insert(1, request(target, None, SamplingOptions(temperature=1.0, seed=9), 1.3))
     requests.insert(2, request(target, None, SamplingOptions(), 1.3))
     together, _ = run(target, requests)
-    assert together == [run(target, [each])[0][0] for each in requests]
+    assert together == [run(target, [one])[0][0] for one in requests]
     assert together == run(target, requests)[0]
 
 

@@ -219,8 +219,8 @@ def test_samples_follow_p(name: str, replacement: bool) -> None:
     sampling = SamplingOptions(temperature=1.0)
     second = torch.stack([processed(TARGET[token], PROMPT, sampling).softmax(-1) for token in range(VOCAB)])
     expected = TARGET[-1].softmax(-1)[:, None] * second
-    found = statistic(lambda sampling: decoded(chosen, sampling, 2, draft), expected, TWO)
-    assert found < bound(int((expected * TWO >= 5).sum()))
+    value = statistic(lambda sampling: decoded(chosen, sampling, 2, draft), expected, TWO)
+    assert value < bound(int((expected * TWO >= 5).sum()))
 
 
 def test_single_tokens_follow_p_and_a_small_bias_would_show() -> None:
@@ -258,6 +258,6 @@ def test_options_are_checked() -> None:
 def test_sampling_settings_reach_p() -> None:
     """P includes temperature and truncation: no token outside of it is emitted."""
     sampling = SamplingOptions(temperature=0.7, top_k=3, seed=1)
-    kept = set(TARGET[-1].topk(3).indices.tolist())
+    likeliest = set(TARGET[-1].topk(3).indices.tolist())
     seen = {decoded(rule("multi-step"), replace(sampling, seed=s), 1)[0] for s in range(60)}
-    assert seen == kept
+    assert seen == likeliest

@@ -43,22 +43,22 @@ class Shown(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
+        attributes = dict(attrs)
         self.tags.add(tag)
         self.scripts += tag == "script"
-        assert not any(name.startswith("on") for name in given)
-        if tag == "div" and str(given.get("class")).startswith("text"):
-            self._into, self._depth = "source" if "doc" in str(given["class"]) else "text", 1
+        assert not any(name.startswith("on") for name in attributes)
+        if tag == "div" and str(attributes.get("class")).startswith("text"):
+            self._into, self._depth = "source" if "doc" in str(attributes["class"]) else "text", 1
             if self._into == "source":
                 self.sources.append("")
                 self.marked.append(set())
         elif tag == "div" and self._into:
             self._depth += 1
         elif tag in ("a", "mark") and self._into:
-            self._open.append((tag, len(self._now()), str(given["class"])))
-            self.hrefs += [str(given["href"])[1:]] if "href" in given else []
-            if "id" in given:
-                self.anchors[str(given["id"])] = (len(self.sources) - 1, len(self._now()))
+            self._open.append((tag, len(self._now()), str(attributes["class"])))
+            self.hrefs += [str(attributes["href"])[1:]] if "href" in attributes else []
+            if "id" in attributes:
+                self.anchors[str(attributes["id"])] = (len(self.sources) - 1, len(self._now()))
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "div" and self._into:
@@ -81,8 +81,8 @@ class Shown(HTMLParser):
         return self.text if self._into == "text" else self.sources[-1]
 
 
-def shown(found: Provenance) -> Shown:
-    return Shown("".join(provenance_page(found)))
+def shown(provenance: Provenance) -> Shown:
+    return Shown("".join(provenance_page(provenance)))
 
 
 def shown_text(text: str) -> str:
@@ -91,19 +91,19 @@ def shown_text(text: str) -> str:
     return clean(text).replace("\r", "\n")
 
 
-def check(found: Provenance) -> Shown:
+def check(provenance: Provenance) -> Shown:
     """Check that every coloured character of the page equals that of its source, on the page and in the result."""
-    page = shown(found)
-    assert shown_text(page.text) == shown_text(found.text)
-    texts = [found.sources[index].text for index in found.ranked()]
+    page = shown(provenance)
+    assert shown_text(page.text) == shown_text(provenance.text)
+    texts = [provenance.sources[index].text for index in provenance.ranked()]
     assert [*map(shown_text, page.sources)] == [shown_text(text) for text in texts if text is not None]
     coloured = {character for start, end, _ in page.parts for character in range(start, end)}
-    assert coloured == {character for piece in found.pieces for character in range(piece.start, piece.end)}
-    for piece in found.pieces:
+    assert coloured == {character for piece in provenance.pieces for character in range(piece.start, piece.end)}
+    for piece in provenance.pieces:
         for place in (piece.place, *piece.ties):
-            text = found.sources[place.source].text
+            text = provenance.sources[place.source].text
             if text is not None:
-                assert text[place.start : place.end] == found.text[piece.start : piece.end]
+                assert text[place.start : place.end] == provenance.text[piece.start : piece.end]
     assert set(page.hrefs) <= set(page.anchors)
     for name, (source, at) in page.anchors.items():
         assert int(name.split("-")[1]) == at and at in page.marked[source]
@@ -141,8 +141,8 @@ def test_coloured_characters_are_those_of_their_sources(codec: Codec, texts: lis
             tokens.append(tokens[at])
     text = codec.decode(tokens)
     copied = CopiedOutput(tokens, origins, named, text)
-    found = provenance_of(text, copied.find_spans(codec.decode), copied.source_texts(codec.decode))
-    check(found)
+    provenance = provenance_of(text, copied.find_spans(codec.decode), copied.source_texts(codec.decode))
+    check(provenance)
 
 
 @given(TEXTS, TEXTS)
@@ -180,10 +180,10 @@ def test_the_page_needs_nothing_else() -> None:
 def test_a_long_line_of_blocks_has_all_its_text() -> None:
     text = "".join(f"line {i} of many\n" for i in range(2_000))
     piece = CopiedPiece(1, 1 + len(text), TextPlace(0, 0, len(text)))
-    found = Provenance(f"x{text}", (SourceText("a", "reference", 0, text),), (piece,))
-    page = check(found)
+    provenance = Provenance(f"x{text}", (SourceText("a", "reference", 0, text),), (piece,))
+    page = check(provenance)
     assert len(page.parts) > 5
-    html = "".join(provenance_page(found))
+    html = "".join(provenance_page(provenance))
     assert html.count("data-k=") == 1 and html.count('id="s1-0"') == 1
 
 
@@ -207,9 +207,9 @@ def test_a_result_shows_itself() -> None:
     check(result.provenance())
     frame = result._repr_html_()
     assert frame.startswith('<iframe sandbox="allow-scripts"') and "<script>" not in frame and "unrelated" not in frame
-    kept = pickle.loads(pickle.dumps(result))
-    assert kept == result
-    assert "its text was not kept" in kept.to_html() and Shown(kept.to_html()).parts
+    loaded = pickle.loads(pickle.dumps(result))
+    assert loaded == result
+    assert "its text was not kept" in loaded.to_html() and Shown(loaded.to_html()).parts
 
 
 @pytest.mark.usefixtures("steady_drafts")
@@ -217,6 +217,6 @@ def test_chats_and_token_ids_are_shown_as_the_model_reads_them() -> None:
     tiny = engine()
     plain = tiny.generate([{"role": "user", "content": "the cat"}], drafter="none", max_new_tokens=30)
     result = tiny.generate([{"role": "user", "content": "the cat"}], [list(plain.token_ids)], max_new_tokens=30)
-    found = result.provenance()
-    assert found.pieces and all(piece.place.end > piece.place.start for piece in found.pieces)
-    check(found)
+    provenance = result.provenance()
+    assert provenance.pieces and all(piece.place.end > piece.place.start for piece in provenance.pieces)
+    check(provenance)

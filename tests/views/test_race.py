@@ -38,9 +38,9 @@ def test_all_runs_write_the_same_and_tell_what_each_pass_brought(comparison: Com
     )
     for run in comparison.runs:
         assert run.result.token_ids == comparison.plain.token_ids
-        assert "".join(each.text for each in run.landings) == run.result.text
-        counts = [each.tokens for each in run.landings]
-        times = [each.seconds for each in run.landings]
+        assert "".join(landing.text for landing in run.landings) == run.result.text
+        counts = [landing.tokens for landing in run.landings]
+        times = [landing.seconds for landing in run.landings]
         assert counts == sorted(counts) and counts[-1] == 40 and len(counts) == run.result.stats.num_passes
         assert times == sorted(times) and times[-1] <= run.seconds
     assert comparison.runs[0].result.stats.num_passes == 40

@@ -45,9 +45,9 @@ def check(result: Result) -> None:
         assert getattr(totals, name) == getattr(result.stats, name), name
     for name in SECONDS:
         assert getattr(totals, name) == pytest.approx(getattr(result.stats, name), abs=1e-6), name
-    decisions = [each.decision for each in result.trace.passes if each.decision]
+    decisions = [pass_.decision for pass_ in result.trace.passes if pass_.decision]
     if not result.trace.omitted.num_passes:
-        assert tuple(token for each in result.trace.passes for token in each.tokens) == result.token_ids
+        assert tuple(token for pass_ in result.trace.passes for token in pass_.tokens) == result.token_ids
         assert {name: decisions.count(name) for name in decisions} == result.stats.decisions
 
 
@@ -63,11 +63,13 @@ def test_totals_are_the_stats() -> None:
 def test_accepted_nodes_are_what_was_written() -> None:
     trace = traced().trace
     assert trace is not None and trace.totals().num_accepted_tokens > 0
-    for each in trace.passes:
-        assert tuple(each.nodes.tokens[node] for node in each.path) == each.tokens[: len(each.path)]
-        listed = [node for _, chain, _ in chains(each.nodes, each.path) for node in chain]
-        assert sorted(listed) == list(range(len(each.nodes)))
-        assert {node for _, chain, kept in chains(each.nodes, each.path) if kept for node in chain} == set(each.path)
+    for pass_ in trace.passes:
+        assert tuple(pass_.nodes.tokens[node] for node in pass_.path) == pass_.tokens[: len(pass_.path)]
+        listed = [node for _, chain, _ in chains(pass_.nodes, pass_.path) for node in chain]
+        assert sorted(listed) == list(range(len(pass_.nodes)))
+        assert {
+            node for _, chain, is_accepted in chains(pass_.nodes, pass_.path) if is_accepted for node in chain
+        } == set(pass_.path)
 
 
 def test_what_is_too_much_is_counted_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +85,9 @@ def test_a_saved_trace_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture
     assert result.trace is not None
     path = tmp_path / "run.json"
     result.trace.save(path)
-    found = Trace.load(path)
-    assert [each.nodes.tokens for each in found.passes] == [each.nodes.tokens for each in result.trace.passes]
-    assert {name: getattr(found.totals(), name) for name in COUNTS} == {
+    loaded = Trace.load(path)
+    assert [pass_.nodes.tokens for pass_ in loaded.passes] == [pass_.nodes.tokens for pass_ in result.trace.passes]
+    assert {name: getattr(loaded.totals(), name) for name in COUNTS} == {
         name: getattr(result.stats, name) for name in COUNTS
     }
     assert pickle.loads(pickle.dumps(result)).trace == result.trace

@@ -200,20 +200,20 @@ class CopyCorpus:
 
     def place_array(self, token: int) -> NDArray[np.int64]:
         """Return the last MANY of `places[token]` as a cached array, for tokens with many occurrences."""
-        found = self._arrays.get(token)
-        if found is None:
-            found = self._arrays[token] = np.array(self.places[token][-MANY:], dtype=np.int64)
-        return found
+        array = self._arrays.get(token)
+        if array is None:
+            array = self._arrays[token] = np.array(self.places[token][-MANY:], dtype=np.int64)
+        return array
 
     def origins(self, positions: Sequence[int]) -> list[Origin | None]:
         """Return the source and offset of the token at each position; None for positions below 0, and for the added
         end-of-sequence tokens, which belong to no source."""
-        found: list[Origin | None] = []
+        origins: list[Origin | None] = []
         start = stop = source = -1  # source of the previous position, which is mostly the same
         for position in positions:
             if not start <= position < stop:
                 if position < 0:
-                    found.append(None)
+                    origins.append(None)
                     continue
                 if position >= self.output_start:
                     source, start, stop = OUTPUT, self.output_start, len(self.tokens)
@@ -221,8 +221,8 @@ class CopyCorpus:
                     which = bisect_right(self._starts, position) - 1
                     source, start = self._sources[which], self._starts[which]
                     stop = start + self._lengths[which]
-            found.append(_make_origin((source, position - start)) if position < stop else None)
-        return found
+            origins.append(_make_origin((source, position - start)) if position < stop else None)
+        return origins
 
     def arranged(
         self, tokens: list[int], parents: list[int], scores: list[float], positions: list[int], count: int
@@ -330,7 +330,9 @@ class CopyCorpus:
         for index, start, length in places:
             if index in self._prompts:
                 tokens = self.tokens[start : start + length]
-                prompts.append((start, "".join([characters.setdefault(each, chr(len(characters))) for each in tokens])))
+                prompts.append(
+                    (start, "".join([characters.setdefault(token, chr(len(characters))) for token in tokens]))
+                )
         for index, start, length in places:
             # In the prompt, the first and last token may have merged with the text around the quotation.
             if index in self._prompts:
@@ -341,12 +343,12 @@ class CopyCorpus:
                 if len(inside) < max(_DUPLICATE_TOKENS, stop - begin) - 2:  # short, or with tokens of no prompt
                     continue
                 for first, text in prompts:
-                    found = text.find(inside)
-                    while found >= 0:
+                    at = text.find(inside)
+                    while at >= 0:
                         if begin == self.followed[0]:
-                            of_followed.append(first + found - 1)
-                        quoted.append(range(first + found, first + found + len(inside) - 1))
-                        found = text.find(inside, found + len(inside))
+                            of_followed.append(first + at - 1)
+                        quoted.append(range(first + at, first + at + len(inside) - 1))
+                        at = text.find(inside, at + len(inside))
         return quoted, of_followed
 
     def _unforked(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -365,11 +367,11 @@ def matches(corpus: CopyCorpus) -> list[tuple[int, int]]:
     """
     tokens = corpus.tokens
     end, last = len(tokens), tokens[-1]
-    found: list[tuple[int, int]] = []
+    measured: list[tuple[int, int]] = []
     groups: list[tuple[list[int], int]] = []  # occurrences, and how many tokens before each are known to match
     places = corpus.places.get(last)
     if places is not None:
-        groups.append((places, 1) if len(places) <= FEW else _narrowed(corpus, last, found))
+        groups.append((places, 1) if len(places) <= FEW else _narrowed(corpus, last, measured))
     written = corpus.written.get(last)
     if written is not None:
         if len(written) > RECENT + 1:  # the last one is the text's end itself
@@ -387,14 +389,14 @@ def matches(corpus: CopyCorpus) -> list[tuple[int, int]]:
                 length += 1
                 while length < LONGEST and tokens[place - 1 - length] == tokens[end - 1 - length] >= 0:
                     length += 1
-            found.append((place, length))
-    return found
+            measured.append((place, length))
+    return measured
 
 
-def _narrowed(corpus: CopyCorpus, last: int, found: list[tuple[int, int]]) -> tuple[list[int], int]:
+def _narrowed(corpus: CopyCorpus, last: int, measured: list[tuple[int, int]]) -> tuple[list[int], int]:
     """Measure many matches of the text's end, whose token is `last`, at once, one token at a time, until FEW are left.
 
-    Returns those and their length so far; appends the shorter ones, with their lengths, to `found`."""
+    Returns those and their length so far; appends the shorter ones, with their lengths, to `measured`."""
     tokens, array = corpus.tokens, corpus.array
     end = len(tokens)
     places = corpus.place_array(last)
@@ -404,7 +406,7 @@ def _narrowed(corpus: CopyCorpus, last: int, found: list[tuple[int, int]]) -> tu
     while len(places) > FEW and length < LONGEST and tokens[end - 1 - length] >= 0:
         longer = array[places - 1 - length] == tokens[end - 1 - length]
         shorter = places[~longer][-RECENT:]
-        found.extend((place, length) for place in shorter.tolist())
+        measured.extend((place, length) for place in shorter.tolist())
         places = places[longer]
         length += 1
     return places[-RECENT:].tolist(), length

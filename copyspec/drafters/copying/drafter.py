@@ -212,9 +212,9 @@ class CopyDrafter:
                 estimates.record_resumed(weight, grown.hit_prob, is_right)
             estimates.record_any(grown.hit_prob, offered)
             if grown.ngram_probs and not offered:
-                predicted = [(each, share) for each, share in grown.ngram_probs if each not in grown.offered]
+                predicted = [(token, share) for token, share in grown.ngram_probs if token not in grown.offered]
                 expected = NGRAM_PRECISION * sum([share for _, share in predicted])
-                estimates.record_ngrams(expected, any([each == tokens[0] for each, _ in predicted]))
+                estimates.record_ngrams(expected, any([token == tokens[0] for token, _ in predicted]))
         if not self._corpus.followed[0]:  # copies of an edit source are expected to continue
             estimates.record_pass(len(tokens))
         cursors = self._cursors if node == ROOT else grown.cursors[node]  # at the last accepted node
@@ -395,12 +395,12 @@ class Tracker:
             if anchor + shift < end and (kind == WRITTEN or corpus.kinds[anchor + shift] == kind)
         ]
         if is_followed or kind == EDIT:
-            found = columns(corpus.tokens, anchor, since, shifts, self._ngrams)
+            shift_columns = columns(corpus.tokens, anchor, since, shifts, self._ngrams)
         else:
-            found = [resumed(since, shift) for shift in shifts]
+            shift_columns = [resumed(since, shift) for shift in shifts]
         cursors += [
             (anchor + shift, family + column)
-            for shift, column in zip(shifts, found, strict=True)
+            for shift, column in zip(shifts, shift_columns, strict=True)
             if anchor + shift not in seen
         ]
 
@@ -456,7 +456,7 @@ def best_chain(grown: Grown, corpus: CopyCorpus, estimates: Estimates, length: i
     shorter chain is lengthened by nodes appended to `grown`. In C if compiled, else `growth.best_chain`."""
     if COMPILED is None:
         return growth.best_chain(grown, corpus, estimates, length)
-    found: Chain = COMPILED.best_chain(
+    chain: Chain = COMPILED.best_chain(
         TABLES,
         corpus.tokens,
         estimates.deeper,
@@ -468,7 +468,7 @@ def best_chain(grown: Grown, corpus: CopyCorpus, estimates: Estimates, length: i
         grown.cursors,
         length,
     )
-    return found
+    return chain
 
 
 def learn(grown: Grown, tokens: Sequence[int], corpus: CopyCorpus, estimates: Estimates) -> tuple[int, int]:
@@ -476,7 +476,7 @@ def learn(grown: Grown, tokens: Sequence[int], corpus: CopyCorpus, estimates: Es
     `corpus`. Returns the last accepted node and the number accepted. In C if compiled, else `growth.learn`."""
     if COMPILED is None:
         return growth.learn(grown, tokens, corpus, estimates)
-    found: tuple[int, int] = COMPILED.walk(
+    accepted: tuple[int, int] = COMPILED.walk(
         RATES,
         tokens,
         grown.tokens,
@@ -492,7 +492,7 @@ def learn(grown: Grown, tokens: Sequence[int], corpus: CopyCorpus, estimates: Es
         estimates.at_root,
         estimates.deeper,
     )
-    return found
+    return accepted
 
 
 def columns(tokens: list[int], anchor: int, since: int, shifts: list[int], ngrams: NGrams | None) -> Iterable[int]:
@@ -500,7 +500,7 @@ def columns(tokens: list[int], anchor: int, since: int, shifts: list[int], ngram
     broke off, `since` tokens ago. In C if compiled and `ngrams` are known, else `resumptions.columns`."""
     if COMPILED is None or ngrams is None or ngrams.arrays is None:
         return resumptions.columns(tokens, anchor, since, shifts, ngrams)
-    found: list[int] = COMPILED.columns(
+    shift_columns: list[int] = COMPILED.columns(
         TABLES, ODDS, tokens, anchor, since, shifts, ngrams.small_words, ngrams.word_pieces, ngrams.arrays
     )
-    return found
+    return shift_columns

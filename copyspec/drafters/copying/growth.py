@@ -217,15 +217,15 @@ def forked(text: list[int], cursors: list[Cursor]) -> list[Cursor]:
     end = len(text)
     if not any([at < end and text[at] < FORK for at, _ in cursors]):
         return cursors
-    found = []
+    forks = []
     for at, situation in cursors:
         if at < end and text[at] < FORK:  # negative: a fork, see `corpus.SEPARATOR`
             if -text[at] >= end or at + 1 >= end:
                 raise ValueError(f"the fork at {at} leads to {text[at]}; the text has {end} positions")
-            found += [(at + 1, situation), (-text[at], situation)]
+            forks += [(at + 1, situation), (-text[at], situation)]
         else:
-            found.append((at, situation))
-    return found
+            forks.append((at, situation))
+    return forks
 
 
 def join(corpus: CopyCorpus, token: int, group: list[Cursor]) -> None:
@@ -319,7 +319,7 @@ def _mix(votes: dict[int, _Vote], total: float, grown: Grown, node: int, predict
     if not predictors:
         return total
     miss_prob = max(1.0 - sum([vote[0] for vote in votes.values()]) / total, MISS_PROB_FLOOR)
-    path = tuple([grown.tokens[each] for each in path_to(grown.parents, node)])
+    path = tuple([grown.tokens[ancestor] for ancestor in path_to(grown.parents, node)])
     answers = []
     for number, predictor in enumerate(predictors):
         if (predictor.is_model or miss_prob >= TABLE_MIN_MISS_PROB) and (probs := predictor.predict(path)):
@@ -448,7 +448,7 @@ def best_chain(grown: Grown, corpus: CopyCorpus, estimates: Estimates, length: i
 def _lengthen(grown: Grown, node: int, corpus: CopyCorpus, estimates: Estimates) -> bool:
     """Append the token of the heaviest cursor after `node`, although a tree would have no place for it."""
     text, weights = corpus.tokens, estimates.deeper
-    cursors = [each for each in forked(text, grown.cursors[node]) if each[0] < len(text) and text[each[0]] >= 0]
+    cursors = [cursor for cursor in forked(text, grown.cursors[node]) if cursor[0] < len(text) and text[cursor[0]] >= 0]
     if not cursors:
         return False
     position, situation = max(cursors, key=lambda cursor: weights[cursor[1]])

@@ -49,8 +49,8 @@ def columns(tokens: Sequence[int], anchor: int, since: int, shifts: Sequence[int
     if ngrams is None:
         odds = [_PLAIN[_feature(since, shift) - FIRST_CLASSES + SHIFTS if since > 1 else shift] for shift in shifts]
     else:
-        odds = [sum([WEIGHTS[feature] for feature in each]) for each in features(tokens, anchor, since, shifts, ngrams)]
-    return [_column(each) for each in odds]
+        odds = [sum([WEIGHTS[feature] for feature in row]) for row in features(tokens, anchor, since, shifts, ngrams)]
+    return [_column(value) for value in odds]
 
 
 def features(
@@ -61,12 +61,12 @@ def features(
     classes = 2 * (tokens[-1] in ngrams.small_words) + (tokens[anchor] in ngrams.small_words)
     for shift in shifts:
         token = tokens[anchor + shift]
-        found = [4 * shift + classes if since == 1 else _feature(since, shift)]
+        row = [4 * shift + classes if since == 1 else _feature(since, shift)]
         if token in ngrams.word_pieces:
-            found.append(PIECE)
+            row.append(PIECE)
         if token in shares:
-            found.append(SHARE + sum([shares[token] >= share for share in EXPECTED]))
-        yield found
+            row.append(SHARE + sum([shares[token] >= share for share in EXPECTED]))
+        yield row
 
 
 def _feature(since: int, shift: int) -> int:

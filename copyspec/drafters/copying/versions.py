@@ -108,10 +108,10 @@ def find_versions(
     comparisons, steps = comparisons or VersionComparisons(), MAX_STEPS
     versions: list[Version] = []
     text = tuple(tokens[source.start : source.stop])
-    for each in comparable:
-        opcodes, steps = comparisons.opcodes(text, tuple(tokens[each.start : each.stop]), steps)
+    for reference in comparable:
+        opcodes, steps = comparisons.opcodes(text, tuple(tokens[reference.start : reference.stop]), steps)
         if opcodes is not None:
-            versions.append(Version(tokens, source, each, opcodes))
+            versions.append(Version(tokens, source, reference, opcodes))
         if steps < 0:
             break
     return versions

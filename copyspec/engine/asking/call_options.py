@@ -80,14 +80,14 @@ def check_choice(name: str, value: object) -> None:
 
 def check_constraint(json_schema: object, regex: object, choices: object, grammar: object) -> None:
     """Raise TypeError or ValueError for an invalid constraint, or for more than one."""
-    given = {"json_schema": json_schema, "regex": regex, "choices": choices, "grammar": grammar}
-    names = [name for name, value in given.items() if value is not None]
+    constraints = {"json_schema": json_schema, "regex": regex, "choices": choices, "grammar": grammar}
+    names = [name for name, value in constraints.items() if value is not None]
     if len(names) > 1:
         raise ValueError(f"{' and '.join(names)} are given: an output has one constraint")
     fits = json_schema is None or isinstance(json_schema, (str, Mapping)) or hasattr(json_schema, "model_json_schema")
     check_type(fits, "json_schema", json_schema, "a mapping, a str of JSON or a pydantic class")
     for name, what in (("regex", "a regular expression"), ("grammar", "a grammar")):
-        value = given[name]
+        value = constraints[name]
         check_type(value is None or (isinstance(value, str) and bool(value)), name, value, f"a str with {what}")
     fits = choices is None or (
         isinstance(choices, (list, tuple)) and bool(choices) and all(isinstance(one, str) and one for one in choices)
@@ -95,18 +95,18 @@ def check_constraint(json_schema: object, regex: object, choices: object, gramma
     check_type(fits, "choices", choices, "a list of strings, none of them empty")
 
 
-def parse_drafters(given: object) -> tuple[str, tuple[OwnDrafter, ...]]:
+def parse_drafters(drafter: object) -> tuple[str, tuple[OwnDrafter, ...]]:
     """The name of the built-in drafter ("own": none) and the caller's drafter factories, from a name, a factory or a
     list."""
     wanted = "'auto', 'copy', 'model', 'none', a function that makes a drafter, or a list of these"
-    each = list(given) if isinstance(given, (list, tuple)) else [given]
-    names = [one for one in each if isinstance(one, str)]
-    own = tuple(one for one in each if not isinstance(one, str))
+    drafters = list(drafter) if isinstance(drafter, (list, tuple)) else [drafter]
+    names = [one for one in drafters if isinstance(one, str)]
+    own = tuple(one for one in drafters if not isinstance(one, str))
     makes = all(callable(one) or hasattr(one, "predictor") for one in own)
-    check_type(bool(each) and makes and all(name in DRAFTERS for name in names), "drafter", given, wanted)
+    check_type(bool(drafters) and makes and all(name in DRAFTERS for name in names), "drafter", drafter, wanted)
     if len(names) > 1 or ("none" in names and own):
         raise ValueError(
-            f"drafter={given!r} holds {' and '.join(map(repr, names))}; a list holds one name, and not 'none'"
+            f"drafter={drafter!r} holds {' and '.join(map(repr, names))}; a list holds one name, and not 'none'"
         )
     return names[0] if names else "own", own  # type: ignore[return-value]
 
@@ -334,26 +334,26 @@ class CallOptions:
     """The options that are given as a list with one value per prompt."""
 
     def __post_init__(self) -> None:
-        given = {name for name, default in _DEFAULTS.items() if getattr(self, name) is not default}
-        given -= {name for name in _MAPPINGS if type(getattr(self, name)) is dict and not getattr(self, name)}
+        passed = {name for name, default in _DEFAULTS.items() if getattr(self, name) is not default}
+        passed -= {name for name in _MAPPINGS if type(getattr(self, name)) is dict and not getattr(self, name)}
         for name, check in _CHECKS.items():
-            if name in given:
+            if name in passed:
                 check(name, getattr(self, name))
-        if given & {"chat", "system"}:
+        if passed & {"chat", "system"}:
             self._check_chat()
-        if given & _CONSTRAINTS:
+        if passed & _CONSTRAINTS:
             check_constraint(self.json_schema, self.regex, self.choices, self.grammar)
-        object.__setattr__(self, "is_constrained", bool(given & _CONSTRAINTS))
+        object.__setattr__(self, "is_constrained", bool(passed & _CONSTRAINTS))
         lists = tuple(
-            [name for name in _PER_PROMPT if name in given and isinstance(getattr(self, name), (list, tuple))]
+            [name for name in _PER_PROMPT if name in passed and isinstance(getattr(self, name), (list, tuple))]
         )
         object.__setattr__(self, "lists", lists)
         for derive, names in _DERIVED:
             # Where none of the options that it depends on is given, the result is computed once for all calls.
-            derived = None if given & names else _UNGIVEN.get(derive)
+            derived = None if passed & names else _UNGIVEN.get(derive)
             if derived is None:
                 derived = derive(self)
-                if not given & names:
+                if not passed & names:
                     _UNGIVEN[derive] = derived
             for name, value in derived.items():
                 object.__setattr__(self, name, value)
@@ -393,16 +393,16 @@ class CallOptions:
             )
 
     def _limit(self) -> dict[str, object]:
-        limits = {name: each for name in sorted(_LIMITS) if (each := getattr(self, name)) is not None}
+        limits = {name: value for name in sorted(_LIMITS) if (value := getattr(self, name)) is not None}
         if len(limits) == 2 and self.max_new_tokens != self.max_tokens:
-            given = " and ".join(f"{name}={brief(limit)}" for name, limit in limits.items())
-            raise ValueError(f"{given} are two names for one limit; give one")
+            settings = " and ".join(f"{name}={brief(limit)}" for name, limit in limits.items())
+            raise ValueError(f"{settings} are two names for one limit; give one")
         most = 0
         for name, limit in limits.items():
-            for each in listed(name, limit):
-                if type(each) is not int or each not in _COUNTS:
-                    check_count(name, each)
-                most = max(most, each)
+            for count in listed(name, limit):
+                if type(count) is not int or count not in _COUNTS:
+                    check_count(name, count)
+                most = max(most, count)
         return {"limit": most or None}
 
     def _stops(self) -> dict[str, object]:
@@ -422,11 +422,11 @@ class CallOptions:
         seeds = listed("seed", 0 if self.seed is None else self.seed)
         for other in seeds[1:]:
             SamplingOptions(seed=other)  # raises for an invalid one
-        each = [
+        samplings = [
             SamplingOptions(temperature=temperature, logit_bias=bias, seed=seeds[0], **settings)
             for temperature in listed("temperature", 0.0 if self.temperature is None else self.temperature)
         ]
-        sampling = max(each, key=lambda one: one.temperature)
+        sampling = max(samplings, key=lambda one: one.temperature)
         if self.n > 1 and self.temperature is not None and sampling.is_greedy:
             raise ValueError(f"n={self.n} needs a temperature above 0: greedy samples would all be the same")
         if (rule := self.rule) is not None:
@@ -445,9 +445,9 @@ class CallOptions:
         if second is not None and second not in models:
             models = (*models, second)
         if name == "own" and (self.draft_model is not None or stores):
-            given = "draft_model" if self.draft_model is not None else "datastore"
+            option = "draft_model" if self.draft_model is not None else "datastore"
             raise ValueError(
-                f"{given} would draft nothing, as drafter= is a function alone: give drafter=['auto', function], or "
+                f"{option} would draft nothing, as drafter= is a function alone: give drafter=['auto', function], or "
                 "['model', function] for drafts without copying"
             )
         if name == "model" and not (models or stores):
@@ -525,17 +525,17 @@ _PLAIN = (bool, int, float, str)  # types that `plain_value` leaves as they are
 _PER_PROMPT = ("max_new_tokens", "max_tokens", "temperature", "seed")
 
 
-def check_options(given: Mapping[str, object], others: Iterable[str] = ()) -> CallOptions:
-    """Make CallOptions from `given`; None means that an option was not given. Arguments named in `others` are left to
+def check_options(options: Mapping[str, object], others: Iterable[str] = ()) -> CallOptions:
+    """Make CallOptions from `options`; None means that an option was not given. Arguments named in `others` are left to
     the caller. Raises TypeError for unknown names and suggests a similar one."""
     known = {*OPTIONS, *others}
-    if not given.keys() <= known:
-        reject_unknown(given, known)
+    if not options.keys() <= known:
+        reject_unknown(options, known)
     values: Any = {
         name: plain_value(value)
         if type(value) not in _PLAIN and (name in _PER_PROMPT or isinstance(value, Number))
         else value
-        for name, value in given.items()
+        for name, value in options.items()
         if value is not None and name in _DEFAULTS
     }
     return CallOptions(**values)
@@ -547,10 +547,10 @@ def listed(name: str, value: Any) -> Sequence[Any]:
         return (value,)
     if not value:
         raise ValueError(f"{name} is an empty list; give one value for all prompts, or one per prompt")
-    return [plain_value(each) for each in value]
+    return [plain_value(item) for item in value]
 
 
-OPTIONS = tuple(each.name for each in fields(CallOptions) if each.init)
+OPTIONS = tuple(option.name for option in fields(CallOptions) if option.init)
 """The names of all options."""
 
-_DEFAULTS = {each.name: each.default for each in fields(CallOptions) if each.init}
+_DEFAULTS = {option.name: option.default for option in fields(CallOptions) if option.init}

@@ -97,8 +97,8 @@ def gather(
         shared = [*parse_prediction(options.prediction), *shared]
     if len(earlier):
         shared += parse_earlier(earlier)
-    each = zip(prompts, edits, own, strict=True)
-    return [replace(prompt, edit=edit, references=[*shared, *mine]) for prompt, edit, mine in each], single
+    triples = zip(prompts, edits, own, strict=True)
+    return [replace(prompt, edit=edit, references=[*shared, *mine]) for prompt, edit, mine in triples], single
 
 
 def parse_prompts(prompt: object) -> tuple[list[Prompt], bool]:
@@ -184,10 +184,10 @@ def references(*texts: object) -> Iterator[None]:
 
     `texts` are references as `generate` takes them for one prompt: strings, documents, or lists of those.
     """
-    found: list[Reference] = []
+    parsed: list[Reference] = []
     for text in texts:
-        found.extend(_parse_references(text, "references"))
-    token = AMBIENT.set(AMBIENT.get() + tuple(replace(reference, index=None) for reference in found))
+        parsed.extend(_parse_references(text, "references"))
+    token = AMBIENT.set(AMBIENT.get() + tuple(replace(reference, index=None) for reference in parsed))
     try:
         yield
     finally:
@@ -261,11 +261,11 @@ def parse_edits(value: object, prompts: int) -> list[Reference | None]:
             f"prompt{'s' if prompts != 1 else ''}; give one per prompt (None where nothing is edited)"
         )
     edits: list[Reference | None] = []
-    for i, given in enumerate(value):
-        if isinstance(given, str):
-            edits.append(Reference("edit_source", None, encodable(given, f"edit_source[{i}]")))
+    for i, edit in enumerate(value):
+        if isinstance(edit, str):
+            edits.append(Reference("edit_source", None, encodable(edit, f"edit_source[{i}]")))
             continue
-        item = plain_value(given)
+        item = plain_value(edit)
         if item is None:
             edits.append(None)
         elif isinstance(item, (list, tuple)) and is_ids(item):
@@ -317,8 +317,8 @@ def _parse_reference(value: object, where: str, index: int) -> Reference:
         return Reference(name, index, ids=check_ids(value, where))
     if isinstance(value, Mapping):
         if isinstance(value.get("text"), str):
-            given = next((value[key] for key in ("name", "source", "id") if isinstance(value.get(key), str)), name)
-            return Reference(str(given), index, encodable(value["text"], where))
+            label = next((value[key] for key in ("name", "source", "id") if isinstance(value.get(key), str)), name)
+            return Reference(str(label), index, encodable(value["text"], where))
         raise TypeError(f"{where} is a dict without a text; write {{'text': 'the text'}}, got {shown(dict(value))}")
     document = text_and_metadata(value)
     if document is not None:
@@ -347,19 +347,19 @@ class CopyEncodings:
             return self._codec.encode_copy(text, lead)
         key = (text, lead)
         with self._lock:
-            found = self._held.get(key)
-            if found is not None:
+            encoded = self._held.get(key)
+            if encoded is not None:
                 self._held.move_to_end(key)
-                return found
-        found = self._codec.encode_copy(text, lead)
+                return encoded
+        encoded = self._codec.encode_copy(text, lead)
         with self._lock:
             if key not in self._held:
-                self._held[key] = found
+                self._held[key] = encoded
                 self._characters += len(text)
             while self._characters > self._max:
                 (old, _), _ = self._held.popitem(last=False)
                 self._characters -= len(old)
-        return found
+        return encoded
 
 
 class InputEncoder:
@@ -379,8 +379,8 @@ class InputEncoder:
             if options.system is not None:
                 raise ChatError(f"system={brief(options.system)} needs a str or a chat; prompt {index} is token ids")
             if options.chat is True or options.rendered is True:
-                given = "chat=True" if options.chat is True else "rendered=True"
-                raise ChatError(f"{given} needs a str; prompt {index} is token ids, which are taken as they are")
+                option = "chat=True" if options.chat is True else "rendered=True"
+                raise ChatError(f"{option} needs a str; prompt {index} is token ids, which are taken as they are")
             ids = prompt.ids
             if prompt.may_pad and pad is not None:
                 ids = without_padding(ids, pad, f"prompt {index}")
@@ -392,9 +392,9 @@ class InputEncoder:
             elif parsed is not None:
                 encoded = parsed
             else:
-                if self._codec.control is not None and (found := self._codec.control.findall(prompt.text)):
+                if self._codec.control is not None and (controls := self._codec.control.findall(prompt.text)):
                     edited = prompt.edit.text if prompt.edit is not None else None
-                    self._warn_control(index, found, edited or "")
+                    self._warn_control(index, controls, edited or "")
                 raw = options.chat is False
                 encoded = self._codec.encode_raw(prompt.text) if raw else self._codec.encode(prompt.text, wrap=True)
                 encoded = replace(encoded, leaves_space=not raw and self._codec.leaves_space)
@@ -433,16 +433,16 @@ class InputEncoder:
         `shared`: the texts that the call has encoded so far, to which these are added. References that all its prompts
         share may be more than is kept between calls.
         """
-        given = [(prompt.edit, "edit")] if prompt.edit is not None else []
+        texts = [(prompt.edit, "edit")] if prompt.edit is not None else []
         if with_references:
-            given += [(reference, reference.kind) for reference in prompt.references]
-            given += [(reference, "reference") for reference in earlier]
-        if not given:
+            texts += [(reference, reference.kind) for reference in prompt.references]
+            texts += [(reference, "reference") for reference in earlier]
+        if not texts:
             return []
         lead = self._codec.lead(ids, starts_text=self._target.is_encoder_decoder)
         sources: list[NamedSource] = []
         size = self._target.vocab_size
-        for reference, kind in given:
+        for reference, kind in texts:
             if reference.text is None:
                 encoded = Encoded(list(reference.ids or ()))
             elif (key := (reference.text, lead)) in shared:
@@ -477,10 +477,10 @@ class InputEncoder:
         messages: list[Message] = prompt.messages or [{"role": "user", "content": prompt.text}]
         return with_system(messages, options.system)
 
-    def _warn_control(self, index: int, found: Sequence[str], edited: str) -> None:
-        """Warn of the control tokens `found` in a prompt: a chat template may have put them there. Those of the text to
+    def _warn_control(self, index: int, controls: Sequence[str], edited: str) -> None:
+        """Warn of the `controls` in a prompt: a chat template may have put them there. Those of the text to
         be edited are the writer's own. Only the first is named, and never again."""
-        control = next((each for each in found if each not in edited), None)
+        control = next((control for control in controls if control not in edited), None)
         if control is not None and control not in self._warned_about:
             self._warned_about.add(control)
             logger.warning(
@@ -517,16 +517,16 @@ def unpadded(encoding: Mapping[str, object], where: str) -> object:
 def without_padding(ids: list[int], pad: int, where: str) -> list[int]:
     """Token ids without the padding token `pad` on either side: `generate` hides it where there is no
     attention_mask."""
-    kept = [i for i, token in enumerate(ids) if token != pad]
-    if len(kept) == len(ids):
+    indices = [i for i, token in enumerate(ids) if token != pad]
+    if len(indices) == len(ids):
         return ids
-    if not kept or kept[-1] + 1 - kept[0] != len(kept):
-        place = "between others" if kept else "alone"
+    if not indices or indices[-1] + 1 - indices[0] != len(indices):
+        place = "between others" if indices else "alone"
         raise ValueError(
             f"{where} holds the padding token {pad} {place}, and generate would hide it: give an attention_mask beside "
             "input_ids, or a list of the ids that the model shall read"
         )
-    return ids[kept[0] : kept[-1] + 1]
+    return ids[indices[0] : indices[-1] + 1]
 
 
 def _check_text(encoding: Mapping[str, object], where: str) -> None:
@@ -544,18 +544,18 @@ def _check_text(encoding: Mapping[str, object], where: str) -> None:
 
 def _is_zero(value: object) -> bool:
     """Whether a list of numbers, or of such lists, holds nothing but 0."""
-    found = plain_value(value)
-    rows = found if isinstance(found, (list, tuple)) and not is_ids(found) else [found]
-    return all(isinstance(row := plain_value(each), (list, tuple)) and not any(row) for each in rows)
+    plain = plain_value(value)
+    rows = plain if isinstance(plain, (list, tuple)) and not is_ids(plain) else [plain]
+    return all(isinstance(row := plain_value(item), (list, tuple)) and not any(row) for item in rows)
 
 
 def _seen(ids: object, mask: object, where: str) -> list[object]:
     if not isinstance(ids, (list, tuple)) or not isinstance(mask, (list, tuple)) or len(ids) != len(mask):
         raise ValueError(f"{where}: input_ids and attention_mask differ in shape")
-    for each in mask:
-        if each not in (0, 1):
-            raise ValueError(f"{where}: attention_mask holds 0 and 1; got {brief(each)}")
-    seen = [i for i, each in enumerate(mask) if each]
+    for flag in mask:
+        if flag not in (0, 1):
+            raise ValueError(f"{where}: attention_mask holds 0 and 1; got {brief(flag)}")
+    seen = [i for i, flag in enumerate(mask) if flag]
     if seen and seen[-1] - seen[0] + 1 != len(seen):
         raise ValueError(f"{where}: attention_mask masks tokens between others; it may mask padding on either side")
     return [ids[i] for i in seen]

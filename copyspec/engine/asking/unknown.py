@@ -21,10 +21,10 @@ def elsewhere() -> dict[str, str]:
     return {name: text.replace("*'", f"{name}'") for names, text in pairs for name in names.split()}
 
 
-def reject_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
-    """Raise TypeError for the first unknown name in `given`, suggesting the option that was probably meant."""
+def reject_unknown(options: Mapping[str, object], known: Iterable[str]) -> None:
+    """Raise TypeError for the first unknown name in `options`, suggesting the option that was probably meant."""
     names = sorted(known)
-    for name in given:
+    for name in options:
         if name in names:
             continue
         if name in elsewhere():

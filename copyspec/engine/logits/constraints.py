@@ -58,8 +58,8 @@ FORCED = 0.98
 def grammar_of(options: CallOptions) -> tuple[str, str] | None:
     """The call's grammar and the name of its option; None without a constraint. A `json_schema` is given as JSON, all
     others in llguidance's language."""
-    given = (options.json_schema, options.regex, options.choices, options.grammar)
-    if all(each is None for each in given):
+    constraints = (options.json_schema, options.regex, options.choices, options.grammar)
+    if all(constraint is None for constraint in constraints):
         return None
     matcher = library().LLMatcher
     if options.json_schema is not None:
@@ -130,10 +130,10 @@ class Constraints:
         `asked`: the tools that the row may call. Raises ValueError for an invalid grammar, or if no token ends the
         output."""
         ends = tuple(sorted(token for token in eos if 0 <= token < min(self._vocab_size, self._known)))
-        found = grammar_of(options) or self._of_calls(options, ends, reply, asked)
-        if found is None:
+        constraint = grammar_of(options) or self._of_calls(options, ends, reply, asked)
+        if constraint is None:
             return None
-        grammar, option = found
+        grammar, option = constraint
         if not ends:
             raise ValueError(
                 f"{option} needs a token that ends the output: leave out ignore_eos, or give stop_token_ids"

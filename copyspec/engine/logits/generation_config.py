@@ -145,30 +145,30 @@ def limit(config: GenerationConfig, start: int, options: CallOptions, edit_token
 
     Raises PromptTooLongError if `max_length` leaves no new token.
     """
-    found = DEFAULT_MAX_NEW_TOKENS
-    for each in options.criteria:
-        if type(each) is MaxLengthCriteria:
-            found = max(1, int(min(each.max_length, sys.maxsize)) - start)
+    most = DEFAULT_MAX_NEW_TOKENS
+    for criterion in options.criteria:
+        if type(criterion) is MaxLengthCriteria:
+            most = max(1, int(min(criterion.max_length, sys.maxsize)) - start)
             break
     else:
         if config.max_new_tokens is not None:
-            found = int(config.max_new_tokens)
+            most = int(config.max_new_tokens)
         elif config.max_length is not None:
-            found = int(config.max_length) - start
+            most = int(config.max_length) - start
     if edit_tokens and given(options).keys().isdisjoint(LIMITS):
-        found = max(found, EDIT_GROWTH * edit_tokens)
-    if found < 1:
+        most = max(most, EDIT_GROWTH * edit_tokens)
+    if most < 1:
         raise PromptTooLongError(
             f"generation_config.max_length={config.max_length} leaves no new token, as it counts the {start} before "
             "the output too: give max_new_tokens, which counts new ones alone"
         )
-    return found
+    return most
 
 
 def sampling_summary(before: CallOptions, after: CallOptions, config: GenerationConfig) -> str:
     """The log line about the settings that a call takes from the config; "" if there are none."""
     taken = {name: getattr(after, name) for name in _FOLLOWED if getattr(after, name) != getattr(before, name)}
-    if before.limit is None and not any(type(each) is MaxLengthCriteria for each in before.criteria):
+    if before.limit is None and not any(type(criterion) is MaxLengthCriteria for criterion in before.criteria):
         taken |= {name: value for name in LIMITS if (value := getattr(config, name)) is not None}
     return f"following the generation_config: {', '.join(f'{k}={v}' for k, v in taken.items())}" if taken else ""
 
@@ -201,9 +201,9 @@ def check_applied(config: GenerationConfig, own: GenerationConfig | None, option
     """
     check_settings(config)
     is_sampled = bool(config.do_sample) if options.temperature is None else options.temperature != 0
-    found = [*ignored(config, options.n), *(not_sampled(config) if is_sampled else ())]
-    shared = {*ignored(own), *not_sampled(own)} if found and own is not None else set()
-    for text in found:
+    texts = [*ignored(config, options.n), *(not_sampled(config) if is_sampled else ())]
+    shared = {*ignored(own), *not_sampled(own)} if texts and own is not None else set()
+    for text in texts:
         if text not in shared:
             raise ValueError(f"leave this setting out: the call's {text}")
 
@@ -251,8 +251,8 @@ def _numbers(value: object) -> Iterator[int]:
     if isinstance(value, int) and not isinstance(value, bool):
         yield value
     elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
-        for each in value:
-            yield from _numbers(each)
+        for item in value:
+            yield from _numbers(item)
 
 
 def eos_token_ids(config: GenerationConfig) -> frozenset[int]:
@@ -293,9 +293,9 @@ def processors(output: Output, *, penalise: bool = True) -> list[LogitsProcessor
 def merged(defaults: Sequence[LogitsProcessor], own: Sequence[LogitsProcessor]) -> list[LogitsProcessor]:
     """The config's processors and the caller's, which take the places of those of the same type, as in
     `GenerationMixin._merge_criteria_processor_list`."""
-    by_type = {type(each): each for each in reversed(own)}
-    found = [by_type.get(type(default), default) for default in defaults]
-    return [*found, *(each for each in own if not any(each is placed for placed in found))]
+    by_type = {type(item): item for item in reversed(own)}
+    combined = [by_type.get(type(default), default) for default in defaults]
+    return [*combined, *(item for item in own if not any(item is placed for placed in combined))]
 
 
 _PROCESSED: Mapping[str, tuple[object, ...]] = {

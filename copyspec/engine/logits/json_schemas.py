@@ -71,8 +71,8 @@ def followed(schema: object) -> object:
     """The schema, without what cannot be enforced; that is named in the log, once for a schema. One that is invalid
     stays invalid."""
     data = json.dumps(schema, allow_nan=False)
-    kept = _followed_data(data)
-    return schema if kept == data else json.loads(kept)
+    reduced = _followed_data(data)
+    return schema if reduced == data else json.loads(reduced)
 
 
 @lru_cache(maxsize=64)  # calls come again and again with the same few schemas

@@ -34,7 +34,7 @@ def of_row(processor: LogitsProcessor, row: int, rows: int) -> LogitsProcessor:
 
     Processors that read the model's input have one row for all samples of a prompt.
     """
-    held: Any = processor
+    untyped: Any = processor
     changes: dict[str, object] = {}
     if isinstance(processor, EncoderRepetitionPenaltyLogitsProcessor):
         ids = processor.encoder_input_ids
@@ -43,7 +43,7 @@ def of_row(processor: LogitsProcessor, row: int, rows: int) -> LogitsProcessor:
         ngrams = processor.generated_ngrams[row * processor.batch_size // rows]
         changes = {"generated_ngrams": [ngrams], "batch_size": 1}
     elif isinstance(processor, PrefixConstrainedLogitsProcessor):
-        changes = {"_prefix_allowed_tokens_fn": partial(_allowed, held._prefix_allowed_tokens_fn, row)}
+        changes = {"_prefix_allowed_tokens_fn": partial(_allowed, untyped._prefix_allowed_tokens_fn, row)}
     elif isinstance(processor, RepetitionPenaltyLogitsProcessor):
         ignored = getattr(processor, "prompt_ignore_length", None)
         if isinstance(ignored, torch.Tensor):

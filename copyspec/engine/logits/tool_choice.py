@@ -66,11 +66,11 @@ def calling(reply: Reply | None, options: CallOptions) -> Calling:
     if reply is None or not tools:
         return NO_CALLS
     wanted = forced or tools
-    found = Calling(wanted, bool(forced))
+    choice = Calling(wanted, bool(forced))
     if options.is_constrained and (forced or options.strict):
-        given = f"tool_choice={brief(options.tool_choice)}" if forced else "strict=True"
+        reason = f"tool_choice={brief(options.tool_choice)}" if forced else "strict=True"
         raise ValueError(
-            f"{given} constrains the output to a call, and another constraint is given: leave one of both out"
+            f"{reason} constrains the output to a call, and another constraint is given: leave one of both out"
         )
     if options.strict is not False and not options.is_constrained:
         why = why_no_schema(call_schema(wanted, "name", "arguments"), strict=bool(options.strict))
@@ -78,18 +78,18 @@ def calling(reply: Reply | None, options: CallOptions) -> Calling:
             why = "its syntax writes arguments otherwise than as JSON, and no grammar for these is known"
         if why is None:
             opening = _opening(reply) if forced and not _may_think(reply) else ""
-            return replace(found, by_grammar=True, beginning=opening)
+            return replace(choice, by_grammar=True, beginning=opening)
         if options.strict:
             raise ValueError(f"strict=True, and the tools' schemas cannot constrain the call: {why}")
         logger.info("tool calls are not constrained by the tools' schemas: %s", why)
     if not forced:
-        return found
+        return choice
     if not (beginning := _beginning(reply, wanted)):
         logger.warning(
             "tool_choice=%s is not enforced: the model thinks before it calls, and no grammar holds it to a call",
             brief(options.tool_choice),
         )
-    return replace(found, beginning=beginning)
+    return replace(choice, beginning=beginning)
 
 
 def begun(encoded: Encoded, asked: Calling, codec: Codec) -> Encoded:

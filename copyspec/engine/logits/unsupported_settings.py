@@ -36,9 +36,9 @@ MAX_NOTED = 1000
 """Most warnings that are logged: some hold values of calls, so that there is no end of them."""
 
 
-def log_once(found: Iterable[str], noted: set[str]) -> None:
+def log_once(texts: Iterable[str], noted: set[str]) -> None:
     """Log the warnings that are not `noted` yet, and note them."""
-    for text in found:
+    for text in texts:
         if text not in noted and len(noted) < MAX_NOTED:
             noted.add(text)
             logger.warning("%s", text)
@@ -70,10 +70,10 @@ def not_sampled(config: GenerationConfig) -> Iterator[str]:
             yield f"generation_config has {name}={value!r}, which is not applied"
 
 
-def not_greedy(given: Mapping[str, object]) -> Iterator[str]:
+def not_greedy(settings: Mapping[str, object]) -> Iterator[str]:
     """Warnings about settings of sampling in what the caller of a greedy output has given."""
     for name in _OF_SAMPLES:
-        if (value := plain_value(given.get(name))) not in _OFF:
+        if (value := plain_value(settings.get(name))) not in _OFF:
             yield f"{name}={value!r} has no effect on a greedy output: give temperature=, or do_sample in a config"
 
 

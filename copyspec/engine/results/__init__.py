@@ -130,9 +130,9 @@ class Result:
         return "".join(provenance_page(self.provenance(), title=title, facts=self._facts()))
 
     def _repr_html_(self) -> str:
-        found = self.provenance().kept_below(NOTEBOOK_CHARACTERS)
+        provenance = self.provenance().kept_below(NOTEBOOK_CHARACTERS)
         title = "Where this text came from"
-        return framed("".join(provenance_page(found, title=title, facts=self._facts())), title=title)
+        return framed("".join(provenance_page(provenance, title=title, facts=self._facts())), title=title)
 
     def _facts(self) -> list[str]:
         tokens, passes = self.stats.num_output_tokens, self.stats.num_passes

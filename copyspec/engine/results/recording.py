@@ -56,33 +56,35 @@ class TraceRecorder:
         ended = perf_counter()
         if self._start is None:
             self._start = ended - sum(seconds)
-        each = _Recorded(tree, tuple(path), tuple(tokens), ended, seconds, rows, decision)
+        recorded = _Recorded(tree, tuple(path), tuple(tokens), ended, seconds, rows, decision)
         self._nodes += len(tree)
         if len(self._kept) < MAX_PASSES and self._nodes <= MAX_NODES:
-            self._kept.append(each)
+            self._kept.append(recorded)
         else:
-            self._omitted.add(self._pass(each))
+            self._omitted.add(self._pass(recorded))
 
     def trace(self, decode: Callable[[Sequence[int]], str], *, prompt_tokens: int = 0) -> Trace:
         """The trace of the passes so far; `decode`: token ids to text."""
         passes = tuple(map(self._pass, self._kept))
-        tokens = {token for each in passes for token in (*each.tokens, *each.nodes.tokens)}
+        tokens = {token for pass_ in passes for token in (*pass_.tokens, *pass_.nodes.tokens)}
         texts = {token: decode([token]) for token in sorted(tokens)}
         return Trace(passes, texts, TraceTotals(**asdict(self._omitted)), prompt_tokens)
 
-    def _pass(self, each: _Recorded) -> TracePass:
-        prefill, draft, target, verify, other = each.seconds
-        tree = each.tree
+    def _pass(self, recorded: _Recorded) -> TracePass:
+        prefill, draft, target, verify, other = recorded.seconds
+        tree = recorded.tree
         nodes = TraceNodes(
             tuple(tree.tokens),
             tuple(tree.parents),
             tuple(map(float, tree.scores)),
             tuple(self._name(tree, node) for node in range(len(tree))),
         )
-        start = max(0.0, each.ended - sum(each.seconds) - (self._start or 0.0))
+        start = max(0.0, recorded.ended - sum(recorded.seconds) - (self._start or 0.0))
         times = TraceTimes(start, draft, prefill + target, verify, other)
         is_first = prefill > 0
-        return TracePass(times, tuple(each.tokens), nodes, tuple(each.path), each.rows, is_first, each.decision)
+        return TracePass(
+            times, tuple(recorded.tokens), nodes, tuple(recorded.path), recorded.rows, is_first, recorded.decision
+        )
 
 
 def drafter_name(tree: DraftTree, node: int, *, sources: Sequence[Source], eos: Collection[int]) -> str:

@@ -202,8 +202,8 @@ class _Places:
 
     def _offsets_of(self, index: int) -> Sequence[tuple[int, int]] | None:
         if index not in self._offsets:
-            given = self._sources[index].offsets
-            self._offsets[index] = given() if given is not None else None
+            offsets = self._sources[index].offsets
+            self._offsets[index] = offsets() if offsets is not None else None
         return self._offsets[index]
 
     def _splits(self, index: int, at: int) -> bool:

@@ -74,7 +74,7 @@ def row_stops(
 ) -> list[StopCondition]:
     """`criteria` for a row that starts with `ids`, without those for length and end of sequence."""
     kinds = (MaxLengthCriteria, EosTokenCriteria)
-    return [CriterionStop(each, ids, room, device) for each in criteria if not isinstance(each, kinds)]
+    return [CriterionStop(criterion, ids, room, device) for criterion in criteria if not isinstance(criterion, kinds)]
 
 
 @dataclass(frozen=True, slots=True)

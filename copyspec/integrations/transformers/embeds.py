@@ -56,18 +56,19 @@ class _Once(StoppingCriteria):
     """Ends after one token, and records which rows would have ended, and why."""
 
     def __init__(self, criteria: StoppingCriteriaList) -> None:
-        self._criteria = sorted(criteria, key=lambda each: isinstance(each, MaxLengthCriteria))  # the least of reasons
+        # Length is the least of reasons.
+        self._criteria = sorted(criteria, key=lambda criterion: isinstance(criterion, MaxLengthCriteria))
         self.ended: list[Finish | None] = []
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any) -> torch.BoolTensor:
         self.ended = [None] * len(input_ids)
-        for each in self._criteria:
-            met = torch.as_tensor(each(input_ids, scores, **kwargs)).expand(len(input_ids)).tolist()
+        for criterion in self._criteria:
+            met = torch.as_tensor(criterion(input_ids, scores, **kwargs)).expand(len(input_ids)).tolist()
             for row, token in enumerate(input_ids[:, -1].tolist()):
-                if met[row] and isinstance(each, MaxLengthCriteria):
+                if met[row] and isinstance(criterion, MaxLengthCriteria):
                     self.ended[row] = self.ended[row] or Finish("length")
                 elif met[row]:
-                    detail = token if isinstance(each, EosTokenCriteria) else type(each).__name__
+                    detail = token if isinstance(criterion, EosTokenCriteria) else type(criterion).__name__
                     self.ended[row] = self.ended[row] or Finish("stop", detail)
         return cast("torch.BoolTensor", torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device))
 

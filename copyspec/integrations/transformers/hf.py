@@ -104,19 +104,19 @@ class CustomGenerate:
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
         inputs_tensor: torch.Tensor | None = None,
-        **given: Any,
+        **kwargs: Any,
     ) -> ModelOutput | torch.LongTensor:
         check_own_steps(model)
-        own = {name: given.pop(name) for name in OWN if name in given}
+        own = {name: kwargs.pop(name) for name in OWN if name in kwargs}
         asked = _asked(self)
         lost = asked or {}
         refuse_encoded(lost)
-        given.setdefault("synced_gpus", lost.get("synced_gpus"))
-        prepared = Prepared(input_ids, inputs_tensor, generation_config, stopping_criteria, given, asked)
+        kwargs.setdefault("synced_gpus", lost.get("synced_gpus"))
+        prepared = Prepared(input_ids, inputs_tensor, generation_config, stopping_criteria, kwargs, asked)
         refuse_options(generation_config)
         check_processors(logits_processor, "leave out custom_generate")
         first: FirstStep | None = None
-        if given.get("inputs_embeds") is not None and not model.config.is_encoder_decoder:
+        if kwargs.get("inputs_embeds") is not None and not model.config.is_encoder_decoder:
             first, prepared = first_step(model, prepared, logits_processor)
         rows = read_rows(model, prepared)
         if first is not None:
@@ -126,7 +126,7 @@ class CustomGenerate:
         jobs, _ = engine.jobs(list(rows.prompts), own.get("references"), options)
         call = _Call(engine, prepared, rows, jobs, options, first)
         call.prepare(logits_processor)
-        streamer: Any = given.get("streamer") or lost.get("streamer")
+        streamer: Any = kwargs.get("streamer") or lost.get("streamer")
         if own.get("copyspec_streamer") is not None:
             streamer = own["copyspec_streamer"]
             streamer.put(input_ids.cpu())
@@ -240,12 +240,12 @@ class _Call:
 
 
 def _options(rows: Rows, own: Mapping[str, Any], *, sampled: bool) -> CallOptions:
-    given = {name: own[name] for name in CALL_OPTIONS if own.get(name) is not None}
-    seed = given.pop("seed", None)
+    options = {name: own[name] for name in CALL_OPTIONS if own.get(name) is not None}
+    seed = options.pop("seed", None)
     if sampled and seed is None:
         # From torch's generator, so that `set_seed` works; greedy calls do not touch it, as in `generate`.
         seed = int(torch.randint(2**31 - 1, (), device="cpu"))
-    given |= {
+    options |= {
         "max_new_tokens": rows.max_new_tokens,
         "temperature": 1.0 if sampled else 0.0,  # the config's temperature is among its processors
         "top_k": 0,
@@ -257,7 +257,7 @@ def _options(rows: Rows, own: Mapping[str, Any], *, sampled: bool) -> CallOption
         "stop_token_ids": sorted(rows.eos),
         "batch_size": len(rows.ids),
     }
-    return check_options(given)
+    return check_options(options)
 
 
 def _loading(own: Mapping[str, Any]) -> dict[str, Any]:
@@ -300,27 +300,28 @@ hf = CustomGenerate()
 has the same form, and greedy outputs are equal token for token in float32."""
 
 
-def generate(model: PreTrainedModel, *, tokenizer: Any = None, streamer: Any = None, **given: Any) -> Any:
+def generate(model: PreTrainedModel, *, tokenizer: Any = None, streamer: Any = None, **kwargs: Any) -> Any:
     """`model.generate` with copyspec, for folders loaded with `custom_generate="folder"`. It accepts what `generate`
     accepts, including `stop_strings`, and returns the same."""
     from transformers import StoppingCriteriaList, StopStringCriteria
 
-    config, criteria = given.get("generation_config"), given.get("stopping_criteria") or []
-    configs = [each for each in (config, model.generation_config) if each is not None]
-    default = next((each.stop_strings for each in configs if each.stop_strings is not None), None)
-    strings = given.pop("stop_strings", default)
+    config, criteria = kwargs.get("generation_config"), kwargs.get("stopping_criteria") or []
+    configs = [settings for settings in (config, model.generation_config) if settings is not None]
+    default = next((settings.stop_strings for settings in configs if settings.stop_strings is not None), None)
+    strings = kwargs.pop("stop_strings", default)
     if strings is not None:
         check_type(tokenizer is not None, "tokenizer", tokenizer, "the model's tokenizer, for stop_strings")
-        if not any(type(each) is StopStringCriteria for each in criteria):  # which takes its place, as in `generate`
+        # A criterion of the caller's takes its place, as in `generate`.
+        if not any(type(criterion) is StopStringCriteria for criterion in criteria):
             criterion = StopStringCriteria(stop_strings=strings, tokenizer=tokenizer)
-            given["stopping_criteria"] = StoppingCriteriaList([*criteria, criterion])
+            kwargs["stopping_criteria"] = StoppingCriteriaList([*criteria, criterion])
     # The strings are a criterion now: `generate`, which gets no tokenizer, must not find them in a config.
     if config is None:
-        given["stop_strings"] = None
+        kwargs["stop_strings"] = None
     else:
-        given["generation_config"] = OwnStopStrings.of(config)
+        kwargs["generation_config"] = OwnStopStrings.of(config)
     generator: Any = model
-    return generator.generate(**given, custom_generate=hf, copyspec_tokenizer=tokenizer, copyspec_streamer=streamer)
+    return generator.generate(**kwargs, custom_generate=hf, copyspec_tokenizer=tokenizer, copyspec_streamer=streamer)
 
 
 @dataclass
@@ -372,7 +373,8 @@ def stacked(records: Sequence[ScoreRecorder] | None) -> tuple[torch.Tensor] | No
         return None
     zeros = torch.zeros_like(records[0].scores[0])
     steps = range(max(len(record.scores) for record in records))
-    found = (
-        torch.stack([each.scores[step] if step < len(each.scores) else zeros for each in records]) for step in steps
+    stacks = (
+        torch.stack([record.scores[step] if step < len(record.scores) else zeros for record in records])
+        for step in steps
     )
-    return cast("tuple[torch.Tensor]", tuple(found))
+    return cast("tuple[torch.Tensor]", tuple(stacks))

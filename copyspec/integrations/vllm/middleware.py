@@ -76,19 +76,19 @@ class Prediction:
             return body  # vLLM reports the error
         if not isinstance(request, dict) or all(request.get(field) is None for field in (*FIELDS, "drafts")):
             return body
-        drafts, given = request.pop("drafts", None), {field: request.pop(field, None) for field in FIELDS}
-        check_size(given, given["references"])  # vLLM checks the API key after this
-        found = texts(given["edit_source"], given["references"], given["prediction"])
+        drafts, fields = request.pop("drafts", None), {field: request.pop(field, None) for field in FIELDS}
+        check_size(fields, fields["references"])  # vLLM checks the API key after this
+        extra = texts(fields["edit_source"], fields["references"], fields["prediction"])
         if drafts is not None:
-            found[DRAFTS] = int(check_flag("drafts", drafts))
+            extra[DRAFTS] = int(check_flag("drafts", drafts))
         xargs = request.get("vllm_xargs") or {}
         if not isinstance(xargs, dict):
             return body
         if codec := self._find_codec(scope):
-            found = _encoded(codec, found)
-        elif REFERENCES in found and not all(isinstance(each, str) for each in found[REFERENCES]):
+            extra = _encoded(codec, extra)
+        elif REFERENCES in extra and not all(isinstance(text, str) for text in extra[REFERENCES]):
             raise ValueError("references of token ids need the server's tokenizer, which was not found; give texts")
-        request["vllm_xargs"] = {**xargs, **found}
+        request["vllm_xargs"] = {**xargs, **extra}
         return json.dumps(request).encode()
 
     def _find_codec(self, scope: Scope) -> Codec | None:
@@ -101,15 +101,15 @@ class Prediction:
         return self._codec
 
 
-def _encoded(codec: Codec, found: dict[str, Any]) -> dict[str, Any]:
+def _encoded(codec: Codec, extra: dict[str, Any]) -> dict[str, Any]:
     """Encode the texts as after a space, which is how most chat templates leave the prompt's end."""
 
     def ids(text: Any) -> list[int]:
         return codec.encode_copy(text, " ").ids if isinstance(text, str) else list(text)
 
-    encoded: dict[str, Any] = {DRAFTS: found[DRAFTS]} if DRAFTS in found else {}
-    encoded |= {EDIT_SOURCE: ids(found[EDIT_SOURCE])} if EDIT_SOURCE in found else {}
-    return encoded | ({REFERENCES: joined([ids(each) for each in found[REFERENCES]])} if REFERENCES in found else {})
+    encoded: dict[str, Any] = {DRAFTS: extra[DRAFTS]} if DRAFTS in extra else {}
+    encoded |= {EDIT_SOURCE: ids(extra[EDIT_SOURCE])} if EDIT_SOURCE in extra else {}
+    return encoded | ({REFERENCES: joined([ids(text) for text in extra[REFERENCES]])} if REFERENCES in extra else {})
 
 
 def _with_length(scope: Scope, length: int) -> Scope:

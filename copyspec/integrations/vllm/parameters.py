@@ -57,17 +57,17 @@ def copying(
     extra_args = getattr(params, "extra_args", None)
     if not hasattr(params, "extra_args") or not (extra_args is None or isinstance(extra_args, dict)):
         raise TypeError(f"params must be vllm.SamplingParams; got {shown(params)}")
-    found = texts(edit_source, references, prediction)
-    check_size(found, found.get(REFERENCES))
+    extra = texts(edit_source, references, prediction)
+    check_size(extra, extra.get(REFERENCES))
     copied = copy.copy(params)  # vLLM makes a deep copy when it takes the request
-    copied.extra_args = {**(extra_args or {}), **found}
+    copied.extra_args = {**(extra_args or {}), **extra}
     return copied
 
 
-def check_size(given: Mapping[str, object], references: object) -> None:
-    """Raise ValueError if `given`, of which `references` are a part, is more than the engine would copy from."""
+def check_size(fields: Mapping[str, object], references: object) -> None:
+    """Raise ValueError if `fields`, of which `references` are a part, is more than the engine would copy from."""
     check_references(references)
-    if (count := count_characters(given)) > MAX_CHARACTERS:
+    if (count := count_characters(fields)) > MAX_CHARACTERS:
         raise ValueError(
             f"the texts to copy from have {count} characters, and at most {MAX_CHARACTERS} are taken: give those that "
             "the output is likely to repeat"
@@ -76,18 +76,20 @@ def check_size(given: Mapping[str, object], references: object) -> None:
 
 def texts(edit_source: object = None, references: object = None, prediction: object = None) -> dict[str, Any]:
     """The texts as entries of `extra_args`. Without an edit source, the prediction takes its place."""
-    expected = [_plain(each) for each in parse_prediction(prediction)]
-    edits = [_plain(each) for each in parse_edits(edit_source, 1) if each is not None] or expected[:1]
-    others = [_plain(each) for each in parse_references(references, 1)[0]] + (expected if edits != expected else [])
-    found: dict[str, Any] = {EDIT_SOURCE: edits[0]} if edits else {}
-    return found | ({REFERENCES: others} if others else {})
+    expected = [_plain(reference) for reference in parse_prediction(prediction)]
+    edits = [_plain(edit) for edit in parse_edits(edit_source, 1) if edit is not None] or expected[:1]
+    others = [_plain(reference) for reference in parse_references(references, 1)[0]] + (
+        expected if edits != expected else []
+    )
+    extra: dict[str, Any] = {EDIT_SOURCE: edits[0]} if edits else {}
+    return extra | ({REFERENCES: others} if others else {})
 
 
 def read_texts(extra_args: Mapping[str, Any] | None) -> tuple[Text | None, list[Text]]:
     """The edit source and the references of a request. Raises TypeError or ValueError for invalid values, since HTTP
     bodies may hold anything under these names. Of token ids only the first is looked at: `check_ids` checks them."""
-    given = extra_args or {}
-    edit, references = given.get(EDIT_SOURCE), given.get(REFERENCES)
+    extra = extra_args or {}
+    edit, references = extra.get(EDIT_SOURCE), extra.get(REFERENCES)
     if edit is not None and not _is_text(edit):
         raise TypeError(f"{EDIT_SOURCE} must be a str or token ids; got {shown(edit)}")
     if references is None or _is_text(references):
@@ -101,8 +103,8 @@ def read_texts(extra_args: Mapping[str, Any] | None) -> tuple[Text | None, list[
             f"{EDIT_SOURCE} and {REFERENCES} hold {size} characters and ids; at most "
             f"{IDS_PER_CHARACTER * MAX_CHARACTERS}"
         )
-    for name, each in ((EDIT_SOURCE, [edit]), (REFERENCES, references)):
-        for text in each:
+    for name, values in ((EDIT_SOURCE, [edit]), (REFERENCES, references)):
+        for text in values:
             if isinstance(text, str):
                 encodable(text, name)
     return edit or None, [reference for reference in references if reference]
@@ -119,7 +121,7 @@ def joined(references: Sequence[Sequence[int]]) -> list[int]:
 def check_ids(ids: Sequence[int]) -> None:
     """Raise TypeError if one of `ids` is no int."""
     if set(map(type, ids)) - {int}:
-        wrong = next(each for each in ids if type(each) is not int)
+        wrong = next(token for token in ids if type(token) is not int)
         raise TypeError(f"token ids to copy from must be integers; got {shown(wrong)}")
 
 

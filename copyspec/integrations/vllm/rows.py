@@ -106,7 +106,7 @@ def size_of(extra_args: object) -> int:
         if isinstance(value, (str, list, tuple)):
             size += len(value)
             if size <= SHORT and not isinstance(value, str):
-                size += sum([len(each) for each in value if isinstance(each, (str, list, tuple))])
+                size += sum([len(item) for item in value if isinstance(item, (str, list, tuple))])
     return size
 
 
@@ -139,9 +139,9 @@ class RequestRows:
         sources: list[Source] = []
         try:
             edit, references = read_texts(extra_args)
-            given: list[tuple[Text | None, SourceKind]] = [(edit, "edit")]
-            given += [(reference, "reference") for reference in references]
-            for text, kind in given:
+            pairs: list[tuple[Text | None, SourceKind]] = [(edit, "edit")]
+            pairs += [(reference, "reference") for reference in references]
+            for text, kind in pairs:
                 ids = self._encoded(text, prompt) if isinstance(text, str) else text
                 yield None
                 if ids:
@@ -168,14 +168,14 @@ class RequestRows:
     def _known(self, ids: Sequence[int], *, is_given: bool = False) -> Generator[None, None, Sequence[int]]:
         """`ids` with -1, which no copy crosses, in place of tokens that the model does not have. It pauses after each
         part of the work. `is_given`: they came with a request and may be anything, for which it raises TypeError."""
-        size, found, same = self._vocab_size, [], True
+        size, parts, same = self._vocab_size, [], True
         for start in range(0, len(ids), SLICE):
             part = ids[start : start + SLICE]
             if is_given:
                 check_ids(part)
             if min(part) < 0 or max(part) >= size:
                 part, same = [token if 0 <= token < size else -1 for token in part], False
-            found.append(part)
+            parts.append(part)
             if len(ids) > SLICE:
                 yield None
-        return ids if same else list(chain.from_iterable(found))
+        return ids if same else list(chain.from_iterable(parts))

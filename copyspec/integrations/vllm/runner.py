@@ -24,9 +24,9 @@ def find_runner() -> Any | None:
     """The model runner that called `load_model`, found in the call stack; None if there is no such object."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        found = frame.f_locals.get("self")
-        if found is not None and hasattr(found, "input_batch") and isinstance(getattr(found, "requests", None), dict):
-            return found
+        owner = frame.f_locals.get("self")
+        if owner is not None and hasattr(owner, "input_batch") and isinstance(getattr(owner, "requests", None), dict):
+            return owner
         frame = frame.f_back
     return None
 
@@ -88,8 +88,8 @@ def _expands(expand: Any) -> bool:
     try:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         values = torch.tensor([0.75, 0.5], device=device)
-        found = expand(values, torch.tensor([3, 5], dtype=torch.int32, device=device), 5)
-        return bool(found.tolist() == [0.75] * 3 + [0.5] * 2)
+        expanded = expand(values, torch.tensor([3, 5], dtype=torch.int32, device=device), 5)
+        return bool(expanded.tolist() == [0.75] * 3 + [0.5] * 2)
     except Exception:
         logger.debug("expand_batch_to_tokens failed its test", exc_info=True)
         return False

@@ -27,11 +27,12 @@ After = Callable[[int], torch.Tensor]
 """The state after a token of the pass, without the dimension of the batch."""
 
 Rule = Callable[..., tuple[Any, After]]
-"""Takes transformers' function for one token, the paths, and that function's arguments, with tokens in place of the
-batch; the states are those of the rows. Returns what it returns, and the states."""
+"""Takes the mixer, transformers' function for one token, the paths, and that function's arguments, with tokens in place
+of the batch; the states are those of the rows. Returns what it returns, and the states."""
 
 
 def delta_rule(
+    mixer: nn.Module,
     own: object,
     paths: Paths,
     query: torch.Tensor,
@@ -56,6 +57,7 @@ def delta_rule(
 
 
 def mamba2(
+    mixer: nn.Module,
     own: object,
     paths: Paths,
     state: torch.Tensor,
@@ -68,16 +70,16 @@ def mamba2(
     dt_bias: torch.Tensor | None = None,
     dt_softplus: bool = False,
     z: torch.Tensor | None = None,
-    read_limit: tuple[float, float] | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, After]:
     """`state`: [B, H, P, N]; `hidden_states`, `dt`, `z`: [T, H, P]; `A`: [H, P, N]; `B`, `C`: [T, h, N]; `D`,
-    `dt_bias`: [H, P]. `A`, `dt` and `dt_bias` are the same in all of a head. `read_limit`: transformers keeps the steps
-    of prompts between these, and those of single tokens as they are."""
+    `dt_bias`: [H, P]. `A`, `dt` and `dt_bias` are the same in all of a head. transformers keeps the steps of prompts
+    within the mixer's `time_step_limit`, and those of single tokens as they are."""
     steps = dt[..., 0] if dt_bias is None else dt[..., 0] + dt_bias[:, 0].to(dt.dtype)
     steps = _heads_first((nn.functional.softplus(steps) if dt_softplus else steps).unsqueeze(-1))
-    if read_limit is not None and paths.is_prompt is not None:
-        steps = torch.where(paths.is_prompt.unsqueeze(-1), steps.clamp(*read_limit), steps)
+    limit = getattr(mixer, "time_step_limit", None)
+    if limit is not None and paths.is_prompt is not None:
+        steps = torch.where(paths.is_prompt.unsqueeze(-1), steps.clamp(*limit), steps)
     memory = Memory(paths, state.transpose(2, 3), _heads_first(B), steps * A[:, :1, :1].float(), transposed=True)
     mixed = memory.mix(_heads_first(C), steps * _heads_first(hidden_states)).transpose(0, 1)
     mixed = mixed if D is None else mixed + hidden_states * D
@@ -86,6 +88,7 @@ def mamba2(
 
 
 def mamba(
+    mixer: nn.Module,
     own: Callable[..., torch.Tensor],
     paths: Paths,
     state: torch.Tensor,

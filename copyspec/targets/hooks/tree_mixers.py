@@ -20,7 +20,7 @@ from transformers.activations import ACT2FN
 from copyspec.targets.detours import original
 from copyspec.targets.hooks.paths import Paths
 from copyspec.targets.hooks.recurrence import State
-from copyspec.targets.hooks.recurrences import RULES, STEPPED, After, Memory, Rule, TokenWrites, mamba2
+from copyspec.targets.hooks.recurrences import RULES, STEPPED, After, Memory, Rule, TokenWrites
 
 _CONVOLUTION, _UPDATE = "causal_conv1d_update", "update_recurrent_state"
 CONV, RECURRENT = ("conv_states", 0), ("recurrent_states", 0)
@@ -47,6 +47,15 @@ def _unwrapped(forward: Any) -> Any:
         forward,
         stop=lambda outer: not getattr(outer, "__globals__", {}).get("__name__", "").startswith("transformers."),
     )
+
+
+def of_tokens(tokens: int, change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """An argument of a mixer with a number for each token of the pass, [1, T, ...], changed; others as they are."""
+    if isinstance(value, tuple):
+        return tuple(of_tokens(tokens, change, each) for each in value)
+    if not isinstance(value, torch.Tensor) or value.dim() < 2 or value.shape[:2] != (1, tokens):
+        return value
+    return change(value)
 
 
 class TreeRun:
@@ -77,10 +86,7 @@ class TreeRun:
         raw = _unwrapped(type(mixer).forward)
         names: dict[str, Any] = {**raw.__globals__, _CONVOLUTION: self._convolve}
         for name in RULES.keys() & raw.__code__.co_names:
-            rule = RULES[name]
-            if rule is mamba2:
-                rule = partial(rule, read_limit=getattr(mixer, "time_step_limit", None))
-            names[name], self._recurs = partial(self._recur, rule, names[name]), True
+            names[name], self._recurs = partial(self._recur, RULES[name], mixer, names[name]), True
         forward = FunctionType(raw.__code__, names, raw.__name__, raw.__defaults__, raw.__closure__)
         forward.__kwdefaults__ = raw.__kwdefaults__
         return forward.__get__(mixer)
@@ -94,8 +100,8 @@ class TreeRun:
             found[RECURRENT] = torch.stack([after(token) for after in self._after])
         return {key: each.to(before[key].dtype).reshape(before[key].shape) for key, each in found.items()}
 
-    def _recur(self, rule: Rule, own: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        result, after = rule(own, self._paths, *args, **named)
+    def _recur(self, rule: Rule, mixer: nn.Module, own: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        result, after = rule(mixer, own, self._paths, *args, **named)
         self._after.append(after)
         return result
 

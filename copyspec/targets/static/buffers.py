@@ -103,8 +103,8 @@ class KeyValues:
     def fill(self, places: torch.Tensor, layers: Layers) -> None:
         """Write keys and values, [H, n, D] per layer, to these places, [n]."""
         broken = torch.zeros_like(places, dtype=torch.bool)
-        for planes, pair in zip(self.layout.planes, layers, strict=True):
-            assert pair is not None  # layers without keys of their own are not in the layout
+        pairs = [pair for pair in layers if pair is not None]  # layers without any are not in the layout
+        for planes, pair in zip(self.layout.planes, pairs, strict=True):
             for plane, tensor in zip(planes, pair, strict=True):
                 broken |= ~tensor.isfinite().movedim(1, 0).flatten(1).all(1)
                 whole = torch.nan_to_num(tensor, nan=0.0, posinf=0.0, neginf=0.0)
@@ -112,17 +112,22 @@ class KeyValues:
         self.broken[places] = broken
 
     def read(self, places: torch.Tensor) -> Layers:
-        """Copy the keys and values at these places, [H, n, D] per layer."""
+        """Copy the keys and values at these places, [H, n, D] per layer; None for layers of recurrent states alone."""
         broken = self.broken[places].unsqueeze(1)
         by_kind = {
             kind: buffer.index_select(2, places).masked_fill_(broken, torch.nan)
             for kind, buffer in self.buffers.items()
         }
         # Clones: a block that outlives the others must not hold their memory.
-        return [
-            (by_kind[keys.kind][keys.number].clone(), by_kind[values.kind][values.number].clone())
-            for keys, values in self.layout.planes
-        ]
+        pairs = iter(
+            [
+                (by_kind[keys.kind][keys.number].clone(), by_kind[values.kind][values.number].clone())
+                for keys, values in self.layout.planes
+            ]
+        )
+        if not self.layout.parts:
+            return [*pairs]
+        return [next(pairs) if part.attends else None for part in self.layout.parts]
 
     def copy(self, other: KeyValues, slots: int) -> None:
         """Copy the first slots of other buffers of the same layout to the same places."""

@@ -14,7 +14,8 @@ from copyspec.targets.hooks.states import LAST, HiddenStates, hidden_states
 from copyspec.targets.static.buffers import KeyValues, StaticCache, move
 from copyspec.targets.static.layout import PLACE, Shape
 from copyspec.targets.static.masks_on_device import PassInputs, additive_masks, key_positions, own_slots, seen
-from copyspec.targets.static.row_states import PooledStates, mixing
+from copyspec.targets.static.pass_paths import mixing
+from copyspec.targets.static.row_states import PooledStates
 from copyspec.targets.static.tree_attention import attending, markers
 from copyspec.targets.static.triton_kernels import kernels_run
 

@@ -38,8 +38,9 @@ from copyspec.tree import EMPTY
 if TYPE_CHECKING:
     from copyspec.targets.facts import ModelFacts
     from copyspec.targets.hooks.model_state import ModelState
+    from copyspec.targets.hooks.recurrence import State
     from copyspec.targets.hooks.states import HiddenStates, RowStates
-    from copyspec.targets.prefixes import Layers
+    from copyspec.targets.prefixes import Layers, Prefix
     from copyspec.targets.seq2seq import Seq2SeqSession
     from copyspec.tree import DraftTree
 
@@ -103,7 +104,8 @@ class StaticSession:
         """Of each of its passes: states, the first token of each row and behind the last, and tokens scored."""
         self._gives_last: bool | None = None  # see `HiddenStates.gives_last`
         self._tile = 1
-        self._is_recurrent = target.is_recurrent
+        self.is_recurrent = target.is_recurrent
+        """Whether rows have recurrent states."""
         self._spans: list[tuple[int, int]] = []  # of the last pass: each row's first token, and its uncached ones
         self._is_settled = True
         self.add(prompts, new_tokens)
@@ -119,7 +121,7 @@ class StaticSession:
 
     @property
     def most_nodes(self) -> int:
-        if self._is_recurrent:  # what tokens write into states is kept of so many
+        if self.is_recurrent:  # what tokens write into states is kept of so many
             return max(1, READ // max(1, len(self._rows)) - 1)
         return EXACT_TOKENS - 1 if self._exact else sys.maxsize
 
@@ -156,7 +158,7 @@ class StaticSession:
     def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> Scores:
         check_rows(len(uncached), uncached, trees)
         unread, self._is_settled = list(uncached), True
-        if self._is_recurrent:
+        if self.is_recurrent:
             self._commit()
         if self._encoder is not None and self._encoder.has_no_cross:
             self._encoder.prefill([ids[:1] for ids in unread])  # for cross-attention alone
@@ -201,7 +203,7 @@ class StaticSession:
     def trim(self, lengths: Sequence[int]) -> None:
         if len(lengths) != len(self._rows) or any(map(int.__gt__, lengths, self.lengths)):
             raise ValueError(f"rows of {list(self.lengths)} tokens cannot be cut to {list(lengths)}")
-        if self._is_recurrent:  # a state cannot go back: a row of which something is cut begins anew
+        if self.is_recurrent:  # a state cannot go back: a row of which something is cut begins anew
             lengths = [length if length == row.length else 0 for row, length in zip(self._rows, lengths, strict=True)]
         for row, length in zip(self._rows, lengths, strict=True):
             if row.length > length and self._pool is not None:
@@ -214,18 +216,25 @@ class StaticSession:
     @property
     def keeps_prefixes(self) -> bool:
         """See `TreeSession`. In exact mode a prompt must be read in one way only."""
-        return self._encoder is None and not self._exact and not self._is_recurrent
+        return self._encoder is None and not self._exact
 
     @in_inference_mode
-    def load(self, prefixes: Sequence[Sequence[Layers]], room: int) -> None:
-        """Start the last rows, which must be empty, with these pieces; `room`: number of slots to reserve."""
-        for row, pieces in zip(self._rows[-len(prefixes) :], prefixes, strict=True):
+    def load(self, prefixes: Sequence[Prefix], room: int) -> None:
+        """Start the last rows, which must be empty, with these; `room`: number of slots to reserve."""
+        for row, prefix in zip(self._rows[-len(prefixes) :], prefixes, strict=True):
             row.reserved = max(row.reserved, room)
-            for piece in pieces:
-                end = row.length + _tokens(piece)
-                self._make_room([(row, row.length, end)])
-                self.pool.key_values.fill(self._places(row, range(row.length, end)), piece)
-                row.length = end
+            if not prefix.length:
+                continue
+            self._make_room([(row, 0, prefix.length)])
+            start = 0
+            for piece in prefix.pieces:
+                stop = start + next((pair[0].shape[1] for pair in piece if pair is not None), 0)
+                self.pool.key_values.fill(self._places(row, range(start, stop)), piece)
+                start = stop
+            if (states := self.pool.states) is not None:
+                states.begin({row.number: row.prompt})
+                states.write(row.number, prefix.states)
+            row.length = prefix.length
 
     @in_inference_mode
     def read(self, row: int, start: int, stop: int) -> Layers:
@@ -235,6 +244,12 @@ class StaticSession:
             if start <= target < stop:
                 slots[target - start] = source
         return self.pool.key_values.read(self._places(self._rows[row], slots))
+
+    def states(self, row: int) -> Sequence[State]:
+        """Copy the recurrent states of a row, by mixer."""
+        self._commit()
+        assert self.pool.states is not None
+        return self.pool.states.read(self._rows[row].number)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order. Nothing is copied: the pages of the others become free."""
@@ -278,7 +293,7 @@ class StaticSession:
         tokens of others share their pages."""
         rows = self._rows[: len(unread)]
         starts = [row.length for row in rows]
-        if self.keeps_prefixes and any([not start for start in starts]):
+        if self.keeps_prefixes and not self.is_recurrent and any([not start for start in starts]):
             self._share(starts, unread)
         wanted = [
             (row, start, stop)
@@ -335,7 +350,7 @@ class StaticSession:
             self._pass(starts, pieces, [EMPTY] * len(unread), [0] * len(unread), READ)
             for row, piece in enumerate(pieces):
                 starts[row], unread[row] = starts[row] + len(piece), unread[row][len(piece) :]
-            if self._is_recurrent:
+            if self.is_recurrent:
                 for of_row, (first, count) in zip(self._rows, self._spans, strict=False):
                     of_row.written = range(first, first + count)
                 self._commit()
@@ -409,7 +424,7 @@ class StaticSession:
         for row in self._rows:
             row.path = ()
         logits = pool.runner.run(shape)
-        if self._is_recurrent:
+        if self.is_recurrent:
             self._spans = [*zip(accumulate(lengths, initial=0), map(len, uncached), strict=False)]
         if (states := pool.runner.states(shape) if self._layers else None) is not None:
             copied = states.copied(total, wanted if shape.scored < tokens else total)
@@ -491,8 +506,3 @@ class StaticSession:
             contents = self._encoder.cross_contents()
             self.pool.fill_cross([(row.number, layers) for row, layers in zip(self._rows, contents, strict=True)])
             self._cross_is_stale = False
-
-
-def _tokens(piece: Layers) -> int:
-    """Tokens of a piece of keys and values."""
-    return next(pair[0].shape[1] for pair in piece if pair is not None)

@@ -152,7 +152,7 @@ class StaticTarget:
 
     @property
     def is_recurrent(self) -> bool:
-        return any([each.states for each in self.inner.layer_parts])
+        return self.inner.is_recurrent
 
     def pool(self, size: PoolSize) -> PagePool:
         return self.pools.take(size, lambda size: PagePool(size, self._runner))

@@ -375,11 +375,11 @@ def properties(name: str, tools: Sequence[Tool]) -> Mapping[str, object]:
 
 def properties_of(parameters: Mapping[str, object]) -> dict[str, object]:
     """The JSON schemas of a tool's arguments by name, each with the definitions that it may refer to."""
-    found = parameters.get("properties")
+    declared = parameters.get("properties")
     definitions = {name: parameters[name] for name in DEFINITIONS if name in parameters}
     return {
         str(key): {**schema, **definitions} if isinstance(schema, Mapping) else schema
-        for key, schema in (found.items() if isinstance(found, Mapping) else ())
+        for key, schema in (declared.items() if isinstance(declared, Mapping) else ())
     }
 
 
@@ -473,7 +473,7 @@ def types_of(schema: object, root: object = None, depth: int = 0) -> set[str]:
         return set()
     kind = schema.get("type")
     kinds = {kind} if isinstance(kind, str) else set[str]()
-    kinds |= {each for each in kind if isinstance(each, str)} if isinstance(kind, list) else set()
+    kinds |= {name for name in kind if isinstance(name, str)} if isinstance(kind, list) else set()
     for name in ("anyOf", "oneOf"):
         options = schema.get(name)
         for option in options if isinstance(options, list) else ():
@@ -536,7 +536,7 @@ def _plain_calls(text: str) -> Iterator[ToolCall]:
     if not nodes:
         raise CallError("no call")
     for node in nodes:
-        if not isinstance(node, ast.Call) or node.args or any(each.arg is None for each in node.keywords):
+        if not isinstance(node, ast.Call) or node.args or any(keyword.arg is None for keyword in node.keywords):
             raise CallError("no call with named arguments")
         try:
             values = {str(keyword.arg): as_json(_literal(keyword.value)) for keyword in node.keywords}

@@ -137,7 +137,7 @@ def _calls(render: Render, thoughts: Thoughts | None) -> CallSyntax | None:
         header = before.rpartition(_QUESTION)[2]
     contents: tuple[Mapping[str, object], ...] = ({"content": ""}, {"content": None}, {})
     for ids, content, arguments in product(_IDS, contents, (_ARGUMENTS, json.dumps(_ARGUMENTS))):
-        one, two = ([_call(each, arguments) for each in ids[:count]] for count in (1, 2))
+        one, two = ([_call(call_id, arguments) for call_id in ids[:count]] for count in (1, 2))
         text = _try(render, [_USER, {"role": "assistant", **content, "tool_calls": one}])
         if text is None or not all(word in text for word in (NAME, FIRST, WORD, NUMERAL)):
             continue

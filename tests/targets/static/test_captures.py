@@ -114,7 +114,7 @@ def test_a_model_that_cannot_be_captured_is_tried_once_for_each_state(caplog: py
         assert [session.runner for session in sessions] == ["static"] * 3 and sessions[0].is_settled
         assert len({id(session._pool) for session in sessions}) == 3
         assert torch.allclose(scored(sessions[2]), expected(target), atol=1e-5)
-        assert len(attempts) == count == sum("cannot be captured" in each.message for each in caplog.records)
+        assert len(attempts) == count == sum("cannot be captured" in record.message for record in caplog.records)
         for session in sessions:
             session.close()
         target.model.lm_head.weight.data = target.model.lm_head.weight.clone()  # type: ignore[union-attr, operator]
@@ -205,9 +205,9 @@ class LeavingNothing(CpuGraph):
         with super().capture():
             yield
         for _, _, _, made, fresh in self._tape:
-            for each, is_fresh in zip(made, fresh, strict=True):
-                if is_fresh and each.is_floating_point():
-                    each.fill_(torch.nan)
+            for tensor, is_fresh in zip(made, fresh, strict=True):
+                if is_fresh and tensor.is_floating_point():
+                    tensor.fill_(torch.nan)
 
 
 def test_states_of_the_pass_that_is_captured_are_its_own() -> None:

@@ -50,8 +50,8 @@ def test_norms(kind: str, is_added: bool, width: int, kernels: ModuleType) -> No
     x, added, weight = (drawn(*shape, dtype=dtype, seed=n) for n, shape in enumerate([(2, 9, width)] * 2 + [(width,)]))
     extra = added if is_added else None
     expected = fused_layers.rms_norm(x, extra, weight, 1e-6)
-    found = kernels.rms_norm(x.to(DEVICE), None if extra is None else extra.to(DEVICE), weight.to(DEVICE), 1e-6)
-    for ours, theirs in zip(found, expected, strict=True):
+    outputs = kernels.rms_norm(x.to(DEVICE), None if extra is None else extra.to(DEVICE), weight.to(DEVICE), 1e-6)
+    for ours, theirs in zip(outputs, expected, strict=True):
         assert (ours.cpu() - theirs).abs().max() <= limit * theirs.abs().max()
 
 
@@ -74,11 +74,11 @@ def test_heads_are_turned_and_stored(kind: str, shared_angles: bool, has_norms: 
     )
     ours = caches[1].to(DEVICE)
     move = partial(torch.Tensor.to, device=DEVICE)
-    found = kernels.place_heads(
+    placed = kernels.place_heads(
         *map(move, (queries, keys, values)), tuple(map(move, angles)), norms and tuple(map(move, norms)), 1e-6,
         (ours[1, :rows], ours[2, :rows]), slots.to(DEVICE),
     )  # fmt: skip
-    assert (found.cpu() - expected).abs().max() <= limit * expected.abs().max()
+    assert (placed.cpu() - expected).abs().max() <= limit * expected.abs().max()
     assert (ours.cpu() - caches[0]).abs().max() <= limit * caches[0].abs().max()
     assert torch.equal(ours.cpu()[0], caches[0][0]) and torch.equal(ours.cpu()[:, rows], caches[0][:, rows])
 
@@ -88,8 +88,8 @@ def test_gates(kind: str, kernels: ModuleType) -> None:
     dtype, limit = TYPES[kind]
     gate, up = (drawn(2, 9, 100, dtype=dtype, seed=seed) * 3 for seed in (0, 1))
     expected = fused_layers.silu_times(gate, up)
-    found = kernels.silu_times(gate.to(DEVICE), up.to(DEVICE)).cpu()
-    assert (found - expected).abs().max() <= limit * expected.abs().max()
+    product = kernels.silu_times(gate.to(DEVICE), up.to(DEVICE)).cpu()
+    assert (product - expected).abs().max() <= limit * expected.abs().max()
 
 
 @pytest.mark.parametrize("columns", [1, 33, 129])
@@ -107,10 +107,10 @@ def test_moves(columns: int, kernels: ModuleType) -> None:
 
 
 def target_of(model: PreTrainedModel, **options: object) -> StaticTarget:
-    found = wrap(model, static=StaticOptions(use="always", **options))  # type: ignore[arg-type]
-    assert isinstance(found, StaticTarget)
-    found.open([[1, 2, 3]]).close()
-    return found
+    target = wrap(model, static=StaticOptions(use="always", **options))  # type: ignore[arg-type]
+    assert isinstance(target, StaticTarget)
+    target.open([[1, 2, 3]]).close()
+    return target
 
 
 @pytest.mark.parametrize("name", FUSED)
@@ -124,7 +124,7 @@ def test_models_decode_what_generate_does(name: str, attention: str) -> None:
     assert run(model, options, expected)[0] == expected
     target = target_of(model, attention=attention)
     assert all(layer.computed for layer in target._fused) and target.layers_by == "fused (2)"
-    assert [set(vars(module)) for module in model.modules()] == [set(each) for each in before]
+    assert [set(vars(module)) for module in model.modules()] == [set(names) for names in before]
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -34,7 +34,7 @@ def test_outputs_equal_those_of_generate(name: str, way: str) -> None:
     outputs, stats = run(model, WAYS[way], expected, nodes=12)
     assert outputs == expected
     if way != "dynamic" and name not in MAY_NOT_BE_CAPTURED:
-        assert "graph" in {each.runner for each in stats}
+        assert "graph" in {stat.runner for stat in stats}
 
 
 def test_a_failed_capture_leaves_the_device_usable() -> None:

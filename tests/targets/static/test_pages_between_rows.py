@@ -10,6 +10,7 @@ import torch
 from copyspec.options import StaticOptions
 from copyspec.targets.causal import CausalTarget
 from copyspec.targets.facts import read_facts
+from copyspec.targets.prefixes import Prefix
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.static.static_target import StaticTarget
 from copyspec.tree import EMPTY, DraftTree
@@ -96,7 +97,7 @@ def test_places_that_broke_are_whole_once_they_are_loaded() -> None:
     check(session, [[9] * 40], [[9] * 40])
     session.close()
     session = opened(target, [text])
-    session.load([[layers]], 64)
+    session.load([Prefix(32, [layers])], 64)
     check(session, [text[32:]], [text])
     session.close()
 
@@ -110,7 +111,7 @@ def test_what_is_not_finite_is_stored_and_loaded_so() -> None:
     layers = session.read(0, 0, 32)
     session.close()
     session = opened(target, [text, [5, 6]])
-    session.load([[layers], []], 64)
+    session.load([Prefix(32, [layers]), Prefix()], 64)
     check(session, [text[32:], [5, 6]], [text, [5, 6]])
     session.close()
 
@@ -138,9 +139,9 @@ def test_pools_settle_whatever_the_order_of_sizes() -> None:
             session = opened(target, prompts)
             session.score(prompts, [EMPTY] * rows)
             pools.append(id(session.pool))
-            kept = session.pool
+            pool = session.pool
             session.close()
-    assert len(set(pools[3:])) == 1 and target.pools._free == [kept], "each new pool captures its programs again"
+    assert len(set(pools[3:])) == 1 and target.pools._free == [pool], "each new pool captures its programs again"
 
 
 @torch.inference_mode()

@@ -30,7 +30,7 @@ def test_an_engine_frees_its_model_without_garbage_collection(is_unloaded: bool)
     target = engine._target
     assert isinstance(target, StaticTarget)
     pools = [ref(pool) for pool in target.pools._free]
-    held = [*pools, ref(target), ref(engine.model), ref(engine.model.lm_head.weight)]
+    references = [*pools, ref(target), ref(engine.model), ref(engine.model.lm_head.weight)]
     assert pools
     del target
     gc.collect()
@@ -40,7 +40,7 @@ def test_an_engine_frees_its_model_without_garbage_collection(is_unloaded: bool)
             engine.unload()
         else:
             del engine
-        assert [each() for each in held] == [None] * len(held)
+        assert [reference() for reference in references] == [None] * len(references)
     finally:
         gc.enable()
 
@@ -49,14 +49,14 @@ def test_the_parts_of_a_smaller_vocabulary_are_freed_without_garbage_collection(
     engine = tiny_engine(static=GRAPHS)
     engine.generate("abc", max_new_tokens=12)
     assert isinstance(engine._target, StaticTarget)
-    held = [ref(engine._target), *[ref(pool) for pool in engine._target.pools._free]]
+    references = [ref(engine._target), *[ref(pool) for pool in engine._target.pools._free]]
     gc.collect()
     gc.disable()
     try:
         with torch.no_grad():
             engine.model.resize_token_embeddings(300)
         engine.generate("abc", max_new_tokens=4)
-        assert [each() for each in held] == [None] * len(held)
+        assert [reference() for reference in references] == [None] * len(references)
     finally:
         gc.enable()
 
@@ -74,13 +74,13 @@ def test_memory_is_freed_without_garbage_collection() -> None:
     target = static_target()
     session = opened(target)
     assert session._pool is not None
-    buffers = [ref(each) for each in session._pool.key_values.buffers.values()]
+    buffers = [ref(buffer) for buffer in session._pool.key_values.buffers.values()]
     gc.collect()
     gc.disable()
     try:
         session.close()
         target.pools.clear()
-        assert [each() for each in buffers] == [None] * len(buffers)
+        assert [buffer() for buffer in buffers] == [None] * len(buffers)
     finally:
         gc.enable()
 
@@ -156,7 +156,7 @@ def test_pages_are_given_back_and_no_keys_move_when_rows_join_and_leave(monkeypa
     session.keep([()] * 3)
     assert isinstance(session, StaticSession)
     pool, pages = session.pool, [list(row.pages) for row in session._rows]
-    assert [len(each) for each in pages] == [2, 1, 2] and pool.used == 6
+    assert [len(page) for page in pages] == [2, 1, 2] and pool.used == 6
     monkeypatch.setattr(KeyValues, "copy", lambda *arguments: pytest.fail("copied"))
     monkeypatch.setattr(KeyValues, "fill", lambda *arguments: pytest.fail("copied"))
     session.select([2, 1])

@@ -19,7 +19,8 @@ from copyspec.targets.hooks.paths import Paths
 from copyspec.targets.hooks.recurrence import mixers
 from copyspec.targets.static.layout import PagedRow, Shape, lay_out, split_parts
 from copyspec.targets.static.masks_on_device import PassInputs
-from copyspec.targets.static.row_states import PassPaths, PooledStates
+from copyspec.targets.static.pass_paths import PassPaths
+from copyspec.targets.static.row_states import PooledStates
 from copyspec.targets.static.settings import READ
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.tree import EMPTY, DraftTree
@@ -49,7 +50,7 @@ def test_replayed_passes_decode_what_generate_does(name: str, attention: Any) ->
     made, new_graph = counted()
     outputs, stats = run(model, StaticOptions(use="always", attention=attention, new_graph=new_graph), expected)
     assert outputs == expected
-    assert sum(graph.replays for graph in made) >= 1 and {each.runner for each in stats} <= {"graph", "static"}
+    assert sum(graph.replays for graph in made) >= 1 and {stat.runner for stat in stats} <= {"graph", "static"}
     assert fingerprint(model) == before
 
 
@@ -212,7 +213,6 @@ def test_all_rows_together_have_room_for_what_they_write() -> None:
     model = tiny("lfm2")
     session = wrap(model, static=GRAPHS).open([[5, 6]] * 8)
     assert isinstance(session, StaticSession) and 8 * (1 + session.most_nodes) <= READ
-    assert not session.keeps_prefixes
     session.close()
 
 

@@ -97,9 +97,9 @@ def test_under_autocast_passes_are_dynamic_beside_static_ones() -> None:
         second.score([[5, 6, 7]], [EMPTY])
         second.keep([[]])
         for _ in range(CAPTURED):
-            found = second.score([[9]], [EMPTY])
+            scores = second.score([[9]], [EMPTY])
             second.trim([3])
-        assert torch.equal(found[0], expected(target)[0])
+        assert torch.equal(scores[0], expected(target)[0])
         second.close()
     assert torch.allclose(scored(first), expected(target), atol=1e-5) and first.runner == "graph"
     first.close()
@@ -166,11 +166,11 @@ def test_passes_of_one_size_share_a_program_whatever_rows_they_have() -> None:
         for _ in range(60):
             if draw.random() < 0.3:
                 wanted = draw.choice(rows)
-                kept = draw.sample(range(len(unread)), min(wanted, len(unread)))
-                session.select(kept)
-                fresh = [[9] * draw.randrange(1, 30) for _ in range(wanted - len(kept))]
+                left = draw.sample(range(len(unread)), min(wanted, len(unread)))
+                session.select(left)
+                fresh = [[9] * draw.randrange(1, 30) for _ in range(wanted - len(left))]
                 session.add(fresh, 20)
-                unread = [*[unread[row] for row in kept], *fresh]
+                unread = [*[unread[row] for row in left], *fresh]
             trees = [DraftTree.of_chain([8] * draw.choice([0, 0, 1, 4, 9])) for _ in unread]
             session.score(unread, trees)
             session.keep([()] * len(unread))

@@ -108,13 +108,13 @@ def test_a_model_that_cannot_be_compiled_runs_without(
     name: str, compiler: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, tree = models.tiny(name), DraftTree([20, 21], [-1, 0], [0.5] * 2, [None] * 2)
-    found = []
+    scores = []
     plain = StaticOptions(use="always", fuse=False)
     for options in (StaticOptions(use="always", compile=True, compiler=compiler), plain):
         session = wrap(model, static=options).open([[5, 6, 7]])
         with caplog.at_level(logging.WARNING, "copyspec"):
-            found.append(session.score([[5, 6, 7]], [tree])[0].clone())
+            scores.append(session.score([[5, 6, 7]], [tree])[0].clone())
         assert session.runner == "static"
         session.close()
-    assert torch.equal(*found)
+    assert torch.equal(*scores)
     assert ["cannot be compiled" in record.message for record in caplog.records] == [True]

@@ -118,7 +118,7 @@ def test_replayed_passes_decode_what_generate_does(name: str) -> None:
     outputs, stats = run(model, StaticOptions(use="always", new_graph=new_graph), expected)
     assert outputs == expected
     assert sum(graph.replays for graph in made) >= 1
-    assert {each.runner for each in stats} <= {"graph", "static"}
+    assert {stat.runner for stat in stats} <= {"graph", "static"}
     assert fingerprint(model) == before
 
 
@@ -129,7 +129,7 @@ def test_others_are_decoded_without_and_say_so_once(name: str, caplog: pytest.Lo
     with caplog.at_level(logging.WARNING, "copyspec"):
         outputs, stats = run(model, GRAPHS, expected)
     assert outputs == expected
-    assert {each.runner for each in stats} == {"static" if name in NOT_CAPTURED else "eager"}
+    assert {stat.runner for stat in stats} == {"static" if name in NOT_CAPTURED else "eager"}
     assert len([record for record in caplog.records if "static" in record.message or "capt" in record.message]) == 1
 
 
@@ -180,9 +180,9 @@ def test_sessions_that_keep_states_are_dynamic_where_compiled_passes_were_not_as
 ) -> None:
     monkeypatch.setattr(StaticTarget, "device", torch.device("cuda"))
     inner = wrap(models.tiny("llama"))
-    for use, kept in (("auto", not compiled), ("always", True)):
+    for use, is_kept in (("auto", not compiled), ("always", True)):
         target = StaticTarget(inner, StaticOptions(use=use, compile=compiled, compiler="eager"))  # type: ignore[arg-type]
-        for states, is_static in ((False, True), (True, kept), (False, True)):
+        for states, is_static in ((False, True), (True, is_kept), (False, True)):
             session = target.open([[5, 6, 7]], keeps_states=states)
             joining = target.open([[5, 6]])
             assert isinstance(session, StaticSession) == isinstance(joining, StaticSession) == is_static
@@ -211,7 +211,7 @@ def test_long_prompts_are_read_in_pieces(name: str, is_exact: bool, monkeypatch:
     made.clear()  # those of the model's self test
     passes: list[int] = []
     with model.register_forward_pre_hook(
-        lambda module, given, kwargs: passes.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+        lambda module, args, kwargs: passes.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     ):
         logits = session.score(prompts, [EMPTY] * 4)
     assert passes == [512, 512, 64] if is_exact else [512, 384], "tokens of each pass"

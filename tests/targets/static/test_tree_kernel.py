@@ -225,7 +225,7 @@ def test_models_without_triton_replay_it(name: str) -> None:
     model = models.tiny(name)
     expected = expected_of(model, LENGTHS)
     outputs, stats = run(model, StaticOptions(use="always", attention="tree", new_graph=CpuGraph), expected)
-    assert outputs == expected and "graph" in {each.runner for each in stats}
+    assert outputs == expected and "graph" in {stat.runner for stat in stats}
 
 
 @pytest.mark.parametrize(

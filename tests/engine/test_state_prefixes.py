@@ -1,0 +1,168 @@
+"""The prefix cache of models with recurrent states: outputs are those without it, whatever was stored, and prompts are
+read from the last state that is theirs."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from transformers import CONFIG_MAPPING
+
+import copyspec
+from copyspec.targets.hooks.model_state import ModelState
+from copyspec.targets.prefixes import BLOCK_TOKENS, PrefixCache
+from kit import architectures
+from tests.helpers.both_ways import tokenizer
+from tests.helpers.cpu_graph import CpuGraph
+from tests.helpers.models import STATEFUL, random_ids, tiny
+
+torch.set_num_threads(1)
+
+NEMOTRON = "nemotron_h"  # reads prompts with other steps than single tokens
+NAMES = [name for name in ("qwen3_next", "lfm2", "mamba", "falcon_h1", NEMOTRON) if name in CONFIG_MAPPING]
+STATIC = copyspec.StaticOptions(use="always", new_graph=CpuGraph)
+OPTIONS: dict[str, Any] = {"max_new_tokens": 8, "ignore_eos": True}
+
+
+@cache
+def engine_of(name: str, *, is_static: bool = False) -> copyspec.Engine:
+    if name in STATEFUL or name == "mamba":
+        model = tiny(name)
+    else:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(architectures, "POSITIONS", 512)
+            model = architectures.tiny(name, 8)
+        model.generation_config.pad_token_id = 0
+    return copyspec.Engine(model, tokenizer(), static=STATIC if is_static else None)
+
+
+def emptied(engine: copyspec.Engine, max_bytes: int = 1 << 24) -> copyspec.Engine:
+    engine.prefix_cache.clear()
+    engine.prefix_cache.max_bytes = max_bytes
+    return engine
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_turns_of_a_chat(name: str, is_static: bool) -> None:
+    if is_static and name == "mamba":
+        pytest.skip("no static passes")
+    engine = emptied(engine_of(name, is_static=is_static))
+    prompt, before = random_ids(150), 0
+    for turn in range(3):
+        plain = engine.generate(prompt, drafter="none", **OPTIONS)
+        ids = torch.tensor([prompt])
+        own: Any = engine.model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, eos_token_id=None, do_sample=False
+        )
+        assert plain.token_ids == tuple(own[0, len(prompt) :].tolist())
+        for _ in range(2):
+            kept = engine.generate(prompt, prefix_cache=True, **OPTIONS)
+            assert kept.token_ids == plain.token_ids
+            # What the last turn read and wrote, but for the tokens of its last pass, or the whole blocks of the prompt.
+            assert kept.stats.num_cached_tokens in range(before and before - 8, before + 1)
+            before = kept.stats.num_cached_tokens if turn else 128
+        prompt = [*prompt, *kept.token_ids, *random_ids(9, seed=turn)]
+        before = len(prompt) - 10
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_prompts_that_leave_a_common_one(is_static: bool) -> None:
+    """The first that leaves it is read up to there, and what others do so begin with is stored."""
+    engine, common, cached = emptied(engine_of("qwen3_next", is_static=is_static)), random_ids(130), list[int]()
+    for seed in range(4):
+        prompt = [*common[:100], *random_ids(90 - 20 * seed, seed=seed)]
+        kept = engine.generate(prompt, prefix_cache=True, **OPTIONS)
+        assert kept.token_ids == engine.generate(prompt, **OPTIONS).token_ids
+        cached.append(kept.stats.num_cached_tokens)
+    assert cached == [0, 0, 96, 96]
+
+
+def test_prompts_of_a_list_share_what_they_begin_with() -> None:
+    engine = emptied(engine_of("qwen3_next"))
+    prompts = [random_ids(100)[:90] + random_ids(length, seed=length) for length in (5, 140, 1)]
+    kept = engine.generate(prompts, prefix_cache=True, **OPTIONS)
+    assert [each.token_ids for each in kept] == [each.token_ids for each in engine.generate(prompts, **OPTIONS)]
+    assert [each.stats.num_cached_tokens for each in kept] == [64, 64, 64]
+
+
+@pytest.mark.parametrize("most", [70, 96, 300])
+def test_only_the_beginning_is_kept(most: int) -> None:
+    engine, prompt = emptied(engine_of("qwen3_next")), random_ids(140)
+    for turn in range(2):
+        kept = engine.generate([*prompt, *random_ids(30, seed=turn)], prefix_cache=most, **OPTIONS)
+        assert kept.stats.num_cached_tokens == (0, min(most, 96 + 32 * (most == 300)))[turn] or turn == most // 300
+    assert len(engine.prefix_cache) <= most
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+@pytest.mark.parametrize("name", ["qwen3_next", NEMOTRON, "lfm2"])
+def test_random_calls(name: str, is_static: bool) -> None:
+    """Prompts that continue, leave and repeat others, in batches whose rows join and leave, in caches of any size."""
+    engine, drawn, hits = engine_of(name, is_static=is_static), random.Random(name), 0
+    texts = [random_ids(drawn.randrange(40, 120), seed=seed) for seed in range(2)]
+    for call in range(8):
+        if call % 4 == 0:
+            emptied(engine, drawn.choice([1 << 24, 60_000]))
+        prompts = []
+        for _ in range(drawn.choice([1, 4])):
+            text = drawn.choice(texts)
+            prompts.append([*text[: drawn.randrange(1, len(text))], *random_ids(drawn.randrange(60), seed=call)])
+        options = {**OPTIONS, "batch_size": drawn.choice([1, 2, 4])}
+        if drawn.random() < 0.3:
+            options |= {"temperature": 1.0, "seed": call}
+        references = [[prompt[3:40]] for prompt in prompts]
+        kept = engine.generate(prompts, references, prefix_cache=drawn.choice([True, True, 80]), **options)
+        plain = engine.generate(prompts, references, drafter="none", **options)
+        assert [each.token_ids for each in kept] == [each.token_ids for each in plain]
+        hits += sum(each.stats.num_cached_tokens > 0 for each in kept)
+        texts += [[*prompt, *each.token_ids] for prompt, each in zip(prompts, kept, strict=True)]
+    assert hits
+
+
+def test_states_count_towards_the_size_and_leave_with_their_blocks() -> None:
+    engine = emptied(engine_of("qwen3_next"))
+    sizes = []
+    for seed in range(6):
+        engine.generate(random_ids(100, seed=seed), prefix_cache=True, **OPTIONS)
+        sizes.append(engine.prefix_cache.num_bytes)
+        if seed == 2:
+            engine.prefix_cache.max_bytes = sizes[1]
+    blocks = engine.prefix_cache._blocks.values()
+    states = [each.nbytes for block in blocks for state in block.states for each in state.values()]
+    keys = [2 * layer[0].nbytes for block in blocks for layer in block.layers if layer is not None]
+    assert engine.prefix_cache.num_bytes == sum(states) + sum(keys) and states
+    assert sizes[0] < sizes[1] < sizes[2] and max(sizes[3:]) <= sizes[1]
+    engine.prefix_cache.max_bytes = 0
+    engine.generate(random_ids(100), prefix_cache=True, **OPTIONS)
+    assert engine.prefix_cache.num_bytes == len(engine.prefix_cache) == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_cache_finds_the_last_state_that_it_was_given(seed: int) -> None:
+    """Against a list of all that was stored."""
+    model = torch.nn.Linear(1, 1)  # kept alive: entries of a deleted model are dropped
+    drawn, state = random.Random(seed), ModelState(model)  # type: ignore[arg-type]
+    prefixes, stored = PrefixCache(), dict[tuple[int, ...], torch.Tensor]()
+    alphabet = [[drawn.randrange(2) for _ in range(5)] for _ in range(2)]
+
+    def text(most: int) -> tuple[int, ...]:
+        return tuple(token for _ in range(drawn.randrange(1, most)) for token in drawn.choice(alphabet))
+
+    for number in range(60):
+        tokens = text(26)
+        if len(tokens) >= BLOCK_TOKENS:
+            states = [{("recurrent_states", 0): torch.tensor([float(number)])}]
+            prefixes.add(state, tokens, lambda start, stop: [(torch.ones(1, stop - start, 1),) * 2], states=states)
+            stored.setdefault(tokens, states[0][("recurrent_states", 0)])
+        wanted = text(30)
+        prefix, shared = prefixes.find_states(state, wanted)
+        fitting = [known for known in stored if len(known) < len(wanted) and wanted[: len(known)] == known]
+        assert prefix.length == max(map(len, fitting), default=0)
+        assert sum(piece[0][0].shape[1] for piece in prefix.pieces if piece[0] is not None) == prefix.length
+        if fitting:
+            assert prefix.states[0][("recurrent_states", 0)] is stored[wanted[: prefix.length]]
+        assert shared % BLOCK_TOKENS == 0
