@@ -175,6 +175,10 @@ class Batch:
             )
             if not target.supports_trees:
                 budget = replace(budget, chain=True)
+            if len(rows) > 1:
+                for row in rows:
+                    if row.can_observe:  # others have no step of a network to share
+                        row.begin(budget)
             drafts = [row.propose(budget) for row in rows]
             fitted = fit([row.meter.controller for row in rows], drafts, budget)
             trees = fitted.trees

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from copyspec.decoding.row import Row
+from copyspec.drafters.base import Riders
 from copyspec.targets.hooks.states import RowStates
 from copyspec.targets.scores import Scores
 from copyspec.tree import ROOT, DraftTree
@@ -137,6 +138,19 @@ def _penalised(scores: torch.Tensor, pickers: Sequence[Picker], layout: _Layout)
     return torch.where(before, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
 
 
+def ridden_picks(scores: Scores, riders: Riders) -> list[ScoredPicks]:
+    """As `best_picks`, with what the riders have computed in the same read."""
+    best = scores.logits.argmax(-1)
+    rides = [ride for rider, rows in riders.items() if (ride := rider.ride(rows, best)) is not None]
+    numbers = torch.cat([best.double(), *[part.double() for part, _ in rides]]).tolist()
+    tokens, at = list(map(int, numbers[: len(best)])), len(best)
+    for part, take in rides:
+        take(numbers[at : at + len(part)])
+        at += len(part)
+    parts = zip(scores.starts, scores.sizes, strict=True)
+    return [ScoredPicks(tokens[start : start + size], scores.logits, start) for start, size in parts]
+
+
 JOINT_NUMBERS = 1 << 17
 """Maximum number of scores that a CPU processes for all rows at once: more would leave its cache between operators."""
 
@@ -159,11 +173,14 @@ def pick(
     rows: Sequence[Row], trees: Sequence[DraftTree], scores: Scores, states: Sequence[RowStates] | None = None
 ) -> Sequence[Picks]:
     """Each row's picks. Tokens that do not depend on the walk are read from the device as one small tensor."""
+    is_plain = all([row.takes_argmax for row in rows])
+    riders: Riders | None = {} if is_plain and states is not None else None
     for index, row in enumerate(rows):
         if row.can_observe:
-            row.show(trees[index], scores[index], None if states is None else states[index])
-    if all([row.takes_argmax for row in rows]):
-        return best_picks(scores)
+            of_row = None if states is None else states[index]
+            row.show(trees[index], scores[index], of_row, riders, scores.starts[index])
+    if is_plain:
+        return ridden_picks(scores, riders) if riders else best_picks(scores)
     logits = scores.logits
     pays = logits.device.type != "cpu" or (len(rows) > 1 and logits.numel() <= JOINT_NUMBERS)
     joint = [

@@ -12,7 +12,7 @@ from copyspec.decoding.controller import LOSS_PER_TOKEN, DraftController
 from copyspec.decoding.divergence import DivergenceTracker
 from copyspec.decoding.meter import Meter
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
-from copyspec.drafters.base import Drafter, ScoredDraft, observes, wanted_layers, wants_states
+from copyspec.drafters.base import Drafter, Riders, ScoredDraft, observes, wanted_layers, wants_states
 from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
 from copyspec.targets.hooks.model_state import ModelState
@@ -96,6 +96,7 @@ class Row:
         self.drafts = self._drafter is not None
         """Whether the drafter is asked; False without one, or while it is known to propose nothing."""
         self._clock = (costs := costs or CostModel()).clock
+        self._begun = 0.0  # seconds that `begin` took
         controller: DraftController | None = None
         if adaptive and self._drafter is not None:
             controller = DraftController(costs.start + LOSS_PER_TOKEN, trust=costs.trust)
@@ -108,6 +109,21 @@ class Row:
             self._picker = Picker(self.request.sampling, (), (), 0, self._device)
         return self._picker
 
+    def begin(self, budget: Budget) -> None:
+        """Let the drafter begin the draft that `propose` will return, if it does that for all rows at once."""
+        begin, controller = getattr(self._drafter, "begin", None), self.meter.controller
+        room = self.limit - len(self.output) - 1
+        if begin is None or not self.drafts or budget.max_nodes == 0 or room <= 0:
+            return
+        if controller is not None and not controller.wants_draft:
+            return
+        started = self._clock()
+        try:
+            begin(budget)
+        except BaseException as error:
+            self._lose_drafter(error)
+        self._begun = self._clock() - started
+
     def propose(self, budget: Budget) -> DraftTree:
         """Return the row's draft: empty without a drafter, and while drafting does not pay."""
         drafter = self._drafter
@@ -118,7 +134,8 @@ class Row:
         if (controller := self.meter.controller) is not None and not controller.wants_draft:
             self.meter.pause()
             return EMPTY
-        started, unmeasured = self._clock(), 0.0
+        started, unmeasured = self._clock() - self._begun, 0.0
+        self._begun = 0.0
         try:
             tree = drafter.propose(budget)
             unmeasured = float(getattr(drafter, "unmeasured", 0.0))
@@ -141,12 +158,20 @@ class Row:
             self._lose_drafter(error)
             return None
 
-    def show(self, tree: DraftTree, logits: torch.Tensor, states: RowStates | None = None) -> None:
-        """Pass the logits, [1 + m, V], and hidden states, [c + m, D], to a drafter that observes them."""
+    def show(
+        self,
+        tree: DraftTree,
+        logits: torch.Tensor,
+        states: RowStates | None = None,
+        riders: Riders | None = None,
+        start: int = 0,
+    ) -> None:
+        """Pass the logits, [1 + m, V], and hidden states, [c + m, D], to a drafter that observes them; see
+        `ScoredDraft`."""
         drafter = self._drafter
         try:
             if drafter is not None and observes(drafter):
-                drafter.observe(ScoredDraft(tree, logits, states))  # type: ignore[attr-defined]
+                drafter.observe(ScoredDraft(tree, logits, states, riders, start))  # type: ignore[attr-defined]
         except BaseException as error:
             self._lose_drafter(error)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from copyspec.budget import Budget
 from copyspec.targets.hooks.states import LAST, RowStates
@@ -11,6 +11,21 @@ from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
     import torch
+
+
+class Rider(Protocol):
+    """A network whose steps ride on a pass: they follow the accepted paths on the device, and their results come with
+    the read of the picks."""
+
+    def ride(
+        self, rows: Sequence[tuple[Any, ScoredDraft]], picks: torch.Tensor
+    ) -> tuple[torch.Tensor, Callable[[list[float]], None]] | None:
+        """Compute drafts for these predictors after `picks`, the tokens picked at all nodes of the pass, [N]. Returns
+        float32 numbers, [n], and what takes them on the host; None if that fails."""
+
+
+Riders = dict["Rider", "list[tuple[Any, ScoredDraft]]"]
+"""The networks that ride on a pass, and their rows."""
 
 
 class Drafter(Protocol):
@@ -26,6 +41,8 @@ class Drafter(Protocol):
     true, `scored` carries the target's last hidden states, and the inputs of the layers listed in `wanted_layers`.
     `unmeasured`: seconds of the last `propose` that tell nothing about the next ones, such as those in which a draft
     model was loaded; they do not count against the row's drafts.
+    `begin(budget)` is called for all rows of a pass before `propose` is, with the same budget: rows that need a step of
+    one network say so, and the first `propose` takes it for all of them.
     """
 
     def propose(self, budget: Budget) -> DraftTree:
@@ -38,11 +55,20 @@ class Drafter(Protocol):
 class ScoredDraft:
     """The target's logits, and hidden states if they were kept, for one row's draft tree in one forward pass."""
 
-    def __init__(self, tree: DraftTree, logits: torch.Tensor, states: RowStates | None = None) -> None:
+    def __init__(
+        self,
+        tree: DraftTree,
+        logits: torch.Tensor,
+        states: RowStates | None = None,
+        riders: Riders | None = None,
+        start: int = 0,
+    ) -> None:
         """`logits`: after the root and after each node of `tree`. [1 + m, V]
         `states`: hidden states of the tokens that the pass read, ending with the root and the nodes; None if nobody
-        asked for them or the pass keeps none. Valid until the next pass."""
-        self.tree = tree
+        asked for them or the pass keeps none. Valid until the next pass.
+        `riders`: to which a network's rows may be added; None: the host reads more than the picks.
+        `start`: place of the root among the picks of the pass."""
+        self.tree, self.riders, self.start = tree, riders, start
         self._logits = logits
         self._copy: torch.Tensor | None = None
         self._states = states
@@ -67,9 +93,14 @@ class ScoredDraft:
         of several layers are concatenated. [c + m, D * layers]; None if one of the layers was not kept."""
         import torch
 
+        states = self.states_of(layers)
+        return None if states is None else torch.cat(states, -1)
+
+    def states_of(self, layers: Sequence[int]) -> list[torch.Tensor] | None:
+        """As `read_states`, for each layer. [c + m, D] each"""
         if self._states is None or any(layer not in self._states for layer in layers):
             return None
-        return torch.cat([self._states[layer] for layer in layers], -1)
+        return [self._states[layer] for layer in layers]
 
     def top(self, count: int) -> list[list[tuple[int, float]]]:
         """The `count` most likely tokens after the root and each node, with their probabilities. [1 + m]

@@ -6,7 +6,7 @@ accepted, and the drafters here call both. A miss is the event that no copied to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import replace
 from time import perf_counter
 from typing import TypeGuard
@@ -33,7 +33,42 @@ MIN_READ_SCORE = 0.02
 """A model reads only nodes of at least this score. Others are not worth their columns in its forward pass."""
 
 
-class BlendDrafter(Composite, CopyDrafter):
+class GrowingDrafter(Composite):
+    """Trees that models read before they are complete."""
+
+    _predictors: Sequence[Predictor]
+    _growth: Growth | None = None
+    _grown = NO_TREE
+    unmeasured = 0.0
+
+    def begin(self, budget: Budget) -> None:
+        """See `Drafter.begin`."""
+        self._growth = Growth(self._grower(budget), self._predictors, budget)
+
+    def _grower(self, budget: Budget) -> Callable[[Sequence[PredictorCalls]], Grown]:
+        """What grows a tree with the predictors' calls."""
+        raise NotImplementedError
+
+    def _grow(self, budget: Budget) -> Grown:
+        """The tree that has grown to its end; an empty one without nodes."""
+        self._grown, self.unmeasured = NO_TREE, 0.0
+        if budget.max_nodes > 0:
+            if self._growth is None or self._growth.budget is not budget:
+                self.begin(budget)
+            growth, self._growth = self._growth, None
+            assert growth is not None
+            self._grown, self.unmeasured = growth.finished()
+        return self._grown
+
+    def _learn(self, tokens: Sequence[int]) -> None:
+        """Append `tokens` to the output; the predictors learn from what was accepted of the last tree."""
+        update_weights(self._grown, self._predictors, tokens)
+        for predictor in self._predictors:
+            predictor.accept(tokens)
+        self._growth = None
+
+
+class BlendDrafter(GrowingDrafter, CopyDrafter):
     """Staged drafting: copies make a first tree, and the predictors add alternatives after each of its nodes and
     re-estimate the copied tokens. Copying then continues after the tokens that the predictors added.
 
@@ -65,17 +100,7 @@ class BlendDrafter(Composite, CopyDrafter):
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return a tree of copied and predicted tokens. Predictors are called as long as a call is worth its time."""
-        self._cursors, self._grown = [], NO_TREE
-        self.unmeasured = 0.0
-        if budget.max_nodes <= 0:
-            return EMPTY
-        self._cursors = self._tracker.cursors()
-
-        def grow_with(predictors: Sequence[PredictorCalls]) -> Grown:
-            return grow(self._corpus, self._cursors, self._estimates, budget, self._ngrams, predictors)
-
-        grown, self.unmeasured = grow_with_models(grow_with, self._predictors, budget)
-        self._grown = grown
+        grown = self._grow(budget)
         count = budget.cut(grown.scores)
         if not count:
             return EMPTY
@@ -84,42 +109,37 @@ class BlendDrafter(Composite, CopyDrafter):
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the output; copies and predictors learn from what was accepted of the last tree."""
-        update_weights(self._grown, self._predictors, tokens)
-        for predictor in self._predictors:
-            predictor.accept(tokens)
+        self._learn(tokens)
         super().accept(tokens)
 
+    def _grower(self, budget: Budget) -> Callable[[Sequence[PredictorCalls]], Grown]:
+        self._cursors = cursors = self._tracker.cursors()
+        return lambda predictors: grow(self._corpus, cursors, self._estimates, budget, self._ngrams, predictors)
 
-class PredictorDrafter(Composite):
+
+class PredictorDrafter(GrowingDrafter):
     """A tree of predicted tokens without copies; several predictors share one tree (SpecInfer, arXiv 2305.09781)."""
 
     def __init__(self, predictors: Sequence[Predictor]) -> None:
         self._parts = self._predictors = list(predictors)
         self._empty_corpus, self._estimates = CopyCorpus([], None), Estimates()
-        self._grown = NO_TREE
 
     def propose(self, budget: Budget) -> DraftTree:
-        """Return the most likely nodes; predictors are called level by level as long as a call is worth its time."""
-        self._grown = NO_TREE
-        self.unmeasured = 0.0
+        """Return the most likely nodes; predictors are called as long as a call is worth its time."""
+        grown = self._grow(budget)
         if budget.max_nodes <= 0:
             return EMPTY
-
-        def grow_with(predictors: Sequence[PredictorCalls]) -> Grown:
-            return grow(self._empty_corpus, [], self._estimates, budget, predictors=predictors)
-
-        grown, self.unmeasured = grow_with_models(grow_with, self._predictors, budget)
-        self._grown = grown
         tree = DraftTree(grown.tokens, grown.parents, grown.scores, [None] * len(grown.tokens))
         tree = tree.in_order(chain_first_order(grown.parents, budget.cut(grown.scores)))
         return _with_drafters(tree, grown, self._predictors)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Append `tokens` to the output; the predictors learn from what was accepted of the last tree."""
-        update_weights(self._grown, self._predictors, tokens)
-        for predictor in self._predictors:
-            predictor.accept(tokens)
+        """See `_learn`."""
+        self._learn(tokens)
         self._grown = NO_TREE
+
+    def _grower(self, budget: Budget) -> Callable[[Sequence[PredictorCalls]], Grown]:
+        return lambda predictors: grow(self._empty_corpus, [], self._estimates, budget, predictors=predictors)
 
 
 def _with_drafters(tree: DraftTree, grown: Grown, predictors: Sequence[Predictor]) -> DraftTree:
@@ -134,29 +154,51 @@ def _with_drafters(tree: DraftTree, grown: Grown, predictors: Sequence[Predictor
     return replace(tree, drafters=[drafters.get(path) for path in paths(tree.tokens, tree.parents)])
 
 
-def grow_with_models(
-    grow_with: Callable[[Sequence[PredictorCalls]], Grown], predictors: Sequence[Predictor], budget: Budget
-) -> tuple[Grown, float]:
-    """Grow a tree, let the models read it, and grow it again with their predictions, as long as that pays. Returns the
-    last tree, and the seconds that models ran whose time was not known before."""
-    calls = [PredictorCalls(predictor.predict, predictor.weight, predictor.is_model) for predictor in predictors]
-    grown, models, unmeasured = grow_with(calls), list(filter(_is_neural, predictors)), 0.0
+class Growth:
+    """The growth of one draft: a first tree, then trees with what models predict."""
 
-    def run(model: NeuralPredictor, tree: DraftTree) -> bool:
-        nonlocal unmeasured
-        is_known, started = model.seconds > 0.0, perf_counter()
-        has_run = model.run(tree)
-        unmeasured += 0.0 if is_known else perf_counter() - started
-        return has_run
+    def __init__(
+        self,
+        grow_with: Callable[[Sequence[PredictorCalls]], Grown],
+        predictors: Sequence[Predictor],
+        budget: Budget,
+    ) -> None:
+        """Grow the first tree, and enlist the models that are worth their time to read it."""
+        self.budget = budget
+        self._grow_with = grow_with
+        self._calls = [
+            PredictorCalls(predictor.predict, predictor.weight, predictor.is_model) for predictor in predictors
+        ]
+        self._grown = grow_with(self._calls)
+        self._models = self._paying(filter(_is_neural, predictors), is_first=True)
+        self._tree = _likely_nodes(self._grown)
+        for model, price in self._models:
+            if (enlist := getattr(model, "enlist", None)) is not None:
+                enlist(self._tree, price)
 
-    for number in range(MAX_MODEL_PASSES):
-        models = [each for each in models if _pays(grown, each, budget, is_first=number == 0)]
-        tree = _likely_nodes(grown)
-        models = [each for each in models if run(each, tree)]
-        if not models:
-            break
-        grown = grow_with(calls)
-    return grown, unmeasured
+    def finished(self) -> tuple[Grown, float]:
+        """Let the models read the tree, and grow it again with their predictions, as long as that pays. Returns the
+        last tree, and the seconds that models ran whose time was not known before or was spent for other rows."""
+        unmeasured = 0.0
+        for _ in range(MAX_MODEL_PASSES):
+            ran = []
+            for model, _ in self._models:
+                is_known, started = model.seconds > 0.0, perf_counter()
+                if model.run(self._tree):
+                    ran.append(model)
+                seconds = perf_counter() - started
+                unmeasured += seconds - getattr(model, "share", seconds) if is_known else seconds
+            if not ran:
+                break
+            self._grown = self._grow_with(self._calls)
+            self._models = self._paying(ran, is_first=False)
+            self._tree = _likely_nodes(self._grown)
+        return self._grown, unmeasured
+
+    def _paying(self, models: Iterable[NeuralPredictor], *, is_first: bool) -> list[tuple[NeuralPredictor, float]]:
+        """Those whose run pays, and the expected tokens for which it would."""
+        prices = [(each, _price(self._grown, each, self.budget, is_first=is_first)) for each in models]
+        return [(model, price) for model, price in prices if price is not None]
 
 
 def _is_neural(predictor: Predictor) -> TypeGuard[NeuralPredictor]:
@@ -170,8 +212,9 @@ def _likely_nodes(grown: Grown) -> DraftTree:
     return DraftTree(grown.tokens[:count], grown.parents[:count], scores[:count], [None] * count)
 
 
-def _pays(grown: Grown, predictor: NeuralPredictor, budget: Budget, *, is_first: bool) -> bool:
-    """Whether the tokens that the model would add to the tree are worth its forward pass.
+def _price(grown: Grown, predictor: NeuralPredictor, budget: Budget, *, is_first: bool) -> float | None:
+    """The expected tokens for which a run of the model is worth its time, 0 where costs are unknown; None if it would
+    add fewer to the tree.
 
     The expected gain after a node is the probability that its path is accepted, none of its children is right and the
     model's top token is. In a full tree the new token replaces the least likely node. The pass pays if it takes less
@@ -184,14 +227,14 @@ def _pays(grown: Grown, predictor: NeuralPredictor, budget: Budget, *, is_first:
     unread = [chance for path, chance in nodes if predictor.predict(path) is None]
     gain = sum(max(predictor.top1_accuracy * chance - grown.least, 0.0) for chance in unread)
     if not (budget.seconds and predictor.seconds):
-        return is_first or gain >= MIN_GAIN
+        return 0.0 if is_first or gain >= MIN_GAIN else None
     count = budget.cut(grown.scores)
     cost = budget.costs[count] if budget.costs else 1.0
     rate = (1.0 + sum(grown.scores[:count])) / cost
-    pays = gain > rate * predictor.seconds / budget.seconds
-    if is_first and not pays:
+    price = rate * predictor.seconds / budget.seconds
+    if is_first and gain <= price:
         predictor.skip()
-    return pays
+    return price if gain > price else None
 
 
 def update_weights(grown: Grown, predictors: Sequence[Predictor], tokens: Sequence[int]) -> None:

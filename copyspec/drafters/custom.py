@@ -94,6 +94,11 @@ class JoinedDrafter(Composite):
                 layers.add(int(layer))
         return sorted(layers)
 
+    def begin(self, budget: Budget) -> None:
+        """See `Drafter.begin`; drafters of callers have no such part."""
+        if (begin := getattr(self._builtin, "begin", None)) is not None:
+            begin(budget)
+
     def propose(self, budget: Budget) -> DraftTree:
         """Return the most likely nodes of all drafts, at most `budget.max_nodes`."""
         if budget.max_nodes <= 0:

@@ -17,6 +17,7 @@ from copyspec.drafters.predictors.head_files import load_heads
 from copyspec.models.errors import LoadError
 from copyspec.targets.hooks.states import LAST
 from tests.helpers.models import tiny
+from tests.helpers.pairs import PairRows
 
 SIZE = 32
 KINDS = ["full_attention", "sliding_attention"]
@@ -57,9 +58,9 @@ def test_dflashs_published_format(tmp_path: Path) -> None:
     file = load_heads(tmp_path, model)
     tensors = load_file(tmp_path / "model.safetensors")
     heads = file.heads
-    assert isinstance(heads, BlockLayers) and heads.depth == 3 and heads.block(7) == [7, 95, 95, 95]
+    assert isinstance(heads, BlockLayers) and heads.depth == 3 and heads.mask == 95
     assert heads.reads(2) == (1, LAST)  # the states after the layers 0 and 1
-    states, block = torch.randn(5, 2 * SIZE), torch.randn(4, SIZE)
+    states, block = torch.randn(5, 2 * SIZE), torch.randn(2, SIZE)[[0, 1, 1, 1]]
 
     def normed(x: torch.Tensor, name: str) -> torch.Tensor:
         return torch.nn.functional.rms_norm(x, (SIZE,), tensors[f"{name}.weight"], model.config.rms_norm_eps)
@@ -82,11 +83,11 @@ def test_dflashs_published_format(tmp_path: Path) -> None:
             attended = scaled_dot_product_attention(queries, keys, values, mask, enable_gqa=True)
             hidden = hidden + own.o_proj(attended[0].transpose(0, 1).flatten(1))
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        reader = heads.reader()
-        reader.read(heads, states[:2], block)
-        features = reader.read(heads, states[2:], block)
-    assert features.shape == (3, SIZE)
-    torch.testing.assert_close(heads.head_inputs(features), normed(hidden, "norm")[1:], atol=1e-5, rtol=1e-4)
+        rows = PairRows(12)
+        heads.features(rows.read((states[:2], block[:2])), block[1:2])
+        features = heads.features(rows.read((states[2:], block[[1, 1, 0]])), block[1:2])
+    assert features.shape == (1, 3, SIZE)
+    torch.testing.assert_close(heads.head_inputs(features[0]), normed(hidden, "norm")[1:], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

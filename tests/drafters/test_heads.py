@@ -20,11 +20,11 @@ from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.blend import BlendDrafter, PredictorDrafter
 from copyspec.drafters.predictors.base import MIN_TIME, RowContext, RunTime
 from copyspec.drafters.predictors.block_layers import BlockLayers
-from copyspec.drafters.predictors.feature_layer import FeatureLayer, FeatureReader, LayerSizes
+from copyspec.drafters.predictors.feature_layer import FeatureLayer, LayerSizes
 from copyspec.drafters.predictors.head_files import AUX_LAYERS, FORMAT, PublishedHeads, load_heads
 from copyspec.drafters.predictors.head_folder import HeadFile
 from copyspec.drafters.predictors.head_weights import ParallelHeads, RecurrentHead, probe
-from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor, weights_of
+from copyspec.drafters.predictors.heads import MOST_PIECES, DraftHeads, HeadsPredictor, weights_of
 from copyspec.engine.engine import Engine
 from copyspec.models.errors import FileError, LoadError
 from copyspec.options import SamplingOptions, StaticOptions
@@ -38,6 +38,7 @@ from copyspec.tree import EMPTY, ROOT, DraftTree
 from tests.helpers.cpu_graph import CpuGraph
 from tests.helpers.decoded import decoded
 from tests.helpers.models import VOCAB_SIZE, random_ids, tiny
+from tests.helpers.pairs import PairRows
 from tests.helpers.texts import new_engine
 from training.head_trainer import HeadPlan, Trainer
 
@@ -341,7 +342,7 @@ def test_medusas_published_format(prefix: str, tmp_path: Path) -> None:
     heads = load_heads(tmp_path, model).heads
     assert isinstance(heads, ParallelHeads) and heads.depth == 2
     state = torch.randn(1, SIZE)
-    found = heads.logits(state, weights_of(model)[0])
+    found = heads.logits(state, torch.nn.Identity())[0]
     for head in range(2):
         block = torch.nn.Linear(SIZE, SIZE)
         block.weight.data, block.bias.data = (tensors[f"{prefix}{head}.0.linear.{name}"] for name in ("weight", "bias"))
@@ -397,15 +398,15 @@ def test_eagles_published_format(version: int, tmp_path: Path) -> None:
         return features + attended + layer.mlp(layer.post_attention_layernorm(features + attended))
 
     states = torch.randn(5, (3 if fused else 1) * SIZE)
-    reader, features = FeatureReader(), fc(states) if fused else states
+    read, features, only = PairRows(12), fc(states) if fused else states, torch.zeros(1, 1, dtype=torch.long)
     with torch.no_grad():
-        reader.read(file.heads, states[:2], embeddings[:2])  # in two passes
-        nodes = [reader.read(file.heads, states[2:], embeddings[2:5])]
+        file.heads.begin(read.read((states[:2], embeddings[:2])))  # in two passes
+        nodes = [file.heads.begin(read.read((states[2:], embeddings[2:5])))]
         for token in (5, 6):
-            nodes += reader.step(file.heads, nodes[-1:], embeddings[token : token + 1])
+            nodes.append(file.heads.follow(nodes[-1], only, embeddings[None, token : token + 1]))
         for node in nodes:
             said = expected(features)[-1]
-            torch.testing.assert_close(node.feature, said, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(node.features[0, 0], said, atol=1e-5, rtol=1e-4)
             features = torch.cat([features, said[None]])
     if fused:
         tensors["d2t"] = -torch.arange(40)  # forty times the first token
@@ -489,13 +490,12 @@ def test_a_feature_layer_drafts_as_it_was_trained() -> None:
     found = [features for features, _, _ in trainer._predictions(tokens, states)]
     embeddings = table.detach()[tokens[0]]
     for place in range(count):
-        reader = FeatureReader()
-        nodes = [reader.read(layer, states[0, : place + 1], embeddings[: place + 1])]
+        nodes = layer.begin(PairRows(12).read((states[0, : place + 1], embeddings[: place + 1])))
         for depth in range(min(DEPTH, count - place)):
             if depth:
                 at = place + depth
-                nodes = reader.step(layer, nodes, embeddings[at : at + 1])
-            torch.testing.assert_close(nodes[0].feature, found[depth][place], atol=1e-5, rtol=1e-4)
+                nodes = layer.follow(nodes, torch.zeros(1, 1, dtype=torch.long), embeddings[None, at : at + 1])
+            torch.testing.assert_close(nodes.features[0, 0], found[depth][place], atol=1e-5, rtol=1e-4)
 
 
 def test_a_feature_layer_that_is_not_asked_keeps_as_many_states_as_it_reads() -> None:
@@ -506,7 +506,7 @@ def test_a_feature_layer_that_is_not_asked_keeps_as_many_states_as_it_reads() ->
             predictor.observe(ScoredDraft(EMPTY, torch.zeros(1, VOCAB_SIZE), {LAST: state}))
             predictor.accept([token])
         asked.run(EMPTY)
-        assert sum(len(tokens) for _, tokens in idle._pairs) <= 13
+        assert sum(len(piece.tokens) for piece in idle._pieces) <= 12 and len(idle._pieces) <= MOST_PIECES
     idle.run(EMPTY)
     expected, found = (list(zip(*predictor._predicted[()], strict=True)) for predictor in (asked, idle))
     assert found[0] == expected[0]

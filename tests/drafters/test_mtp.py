@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, cache_utils, modeling_layers
 from copyspec.drafters.predictors import mtp_layer
 from copyspec.drafters.predictors.heads import DraftHeads, weights_of
 from copyspec.drafters.predictors.mtp_files import load_mtp
-from copyspec.drafters.predictors.mtp_layer import MTP_ACCURACY, MtpLayer, MtpReader
+from copyspec.drafters.predictors.mtp_layer import CONTEXT, MTP_ACCURACY, TAIL, MtpLayer
 from copyspec.models.errors import LoadError
 from copyspec.options import StaticOptions
 from copyspec.targets import wrap
@@ -24,6 +24,7 @@ from tests.drafters.test_heads import add_heads, rows, run
 from tests.helpers import mtp
 from tests.helpers.cpu_graph import CpuGraph
 from tests.helpers.models import random_ids, tiny
+from tests.helpers.pairs import PairRows
 
 
 @pytest.mark.parametrize("name", mtp.FAMILIES)
@@ -45,19 +46,19 @@ def test_each_familys_layout(name: str, tmp_path: Path) -> None:
         return next_[-1], inputs[-1]
 
     with torch.inference_mode():
-        reader = MtpReader()
-        reader.read(layer, states[:3], tokens[:3])
-        root = reader.read(layer, states[3:], tokens[3:7])
+        read = PairRows(CONTEXT)
+        layer.begin(read.read((states[:3], tokens[:3])))
+        root = layer.begin(read.read((states[3:], tokens[3:7])))
         after, inputs = expected(before, tokens[:0])
-        torch.testing.assert_close(layer.head_inputs(root.feature), inputs, atol=1e-4, rtol=1e-3)
-        children = reader.step(layer, [root, root], tokens[7:9])
-        (leaf,) = reader.step(layer, children[1:], tokens[9:10])
+        torch.testing.assert_close(layer.head_inputs(root.features[0, 0]), inputs, atol=1e-4, rtol=1e-3)
+        children = layer.follow(root, torch.tensor([[0, 0]]), tokens[None, 7:9])
+        leaf = layer.follow(children, torch.tensor([[1]]), tokens[None, 9:10])
         two = torch.cat([before, after[None]])
-        for child, token in zip(children, tokens[7:9], strict=True):
+        for child, token in zip(children.features[0], tokens[7:9], strict=True):
             then, inputs = expected(two, token[None])
-            torch.testing.assert_close(layer.head_inputs(child.feature), inputs, atol=1e-4, rtol=1e-3)
+            torch.testing.assert_close(layer.head_inputs(child), inputs, atol=1e-4, rtol=1e-3)
         _, inputs = expected(torch.cat([two, then[None]]), tokens[8:10])
-        torch.testing.assert_close(layer.head_inputs(leaf.feature), inputs, atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(layer.head_inputs(leaf.features[0, 0]), inputs, atol=1e-4, rtol=1e-3)
 
 
 STATIC = {"DeepSeek-V3", "GLM-4 MoE", "MiMo", "Ernie 4.5"}
@@ -201,18 +202,17 @@ def test_a_long_text_keeps_the_latest_pairs(monkeypatch: pytest.MonkeyPatch, tmp
     model = mtp.write("GLM-4 MoE", tmp_path)
     layer = DraftHeads(load_mtp(model), model).bound.heads
     assert isinstance(layer, MtpLayer)
-    monkeypatch.setattr(layer, "context", 8)
     states, tokens = torch.randn(2, 60, SIZE)
     with torch.inference_mode():
-        reader, whole = MtpReader(), MtpReader()
-        for place in range(0, 24, 2):
-            node = reader.read(layer, states[place : place + 2], tokens[place : place + 2])
-            assert reader._held <= 18
-        monkeypatch.setattr(mtp_layer, "CHUNK", 5)
-        first = 24 - reader._held
-        whole.skip(first)
-        same = whole.read(layer, states[first:24], tokens[first:24])
-    torch.testing.assert_close(node.feature, same.feature, atol=1e-4, rtol=1e-3)
+        rows, whole = PairRows(20), PairRows(20)
+        for place in range(0, 36, 2):
+            nodes = layer.begin(rows.read((states[place : place + 2], tokens[place : place + 2])))
+        assert rows.memory.tensors[0].shape[1] <= 64
+        monkeypatch.setattr(mtp_layer, "CHUNK", 3)
+        whole.before = [36 - 20]
+        assert TAIL < 20
+        same = layer.begin(whole.read((states[16:36], tokens[16:36])))
+    torch.testing.assert_close(nodes.features, same.features, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.skipif(
@@ -228,7 +228,7 @@ def test_transformers_computes_the_same(name: str, tmp_path: Path) -> None:
     assert isinstance(layer, MtpLayer)
     states, ids = torch.randn(6, SIZE), torch.tensor(random_ids(6))
     with torch.inference_mode():
-        node = layer.reader().read(layer, states, model.get_input_embeddings()(ids))
+        nodes = layer.begin(PairRows(CONTEXT).read((states, model.get_input_embeddings()(ids))))
         cache = cache_utils.MtpCache(config=model.config.get_mtp_config())
         found = theirs.forward_layer(0, states[None], torch.arange(1, 7)[None], cache, input_ids=ids[None])
-    torch.testing.assert_close(node.feature, found[0, -1], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(nodes.features[0, 0], found[0, -1], atol=1e-5, rtol=1e-4)

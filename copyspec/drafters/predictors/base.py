@@ -6,10 +6,11 @@ In this package "copies" are the tokens proposed by copying, and a miss is the e
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from copyspec.common.checks import brief
 from copyspec.tree import ROOT, DraftTree
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ FORGET = 0.01  # step of `top1_accuracy` to its prior per draft made without the
 MEMORY = 0.9  # decay of the running average of the time of a run
 SLOWEST = 3.0  # times the average that one run may count as
 MIN_TIME = 0.25  # of the average, to which it falls while it does not run
+MOST_SECONDS = 60.0  # of a run, by what was kept
 SUREST = 0.99  # highest calibrated probability
 
 MISS_PROBS = (0.4, 0.15, 0.05)  # borders between ranges of the probability of a miss; each has its own weight
@@ -112,12 +114,16 @@ class RunTime:
     def took(self, seconds: float) -> None:
         """Record that a run took `seconds`. The first one, which may load and convert weights, does not count, and a
         single slow one, when other programs had the core, counts little."""
+        if not self._is_warm:
+            self._is_warm = True
+            return
         if self._average:
-            self._average += (1 - MEMORY) * (min(seconds, SLOWEST * self._average) - self._average)
-        elif self._is_warm:
-            self._average = seconds
-        self.seconds = self._average
-        self._is_warm = True
+            seconds = self._average + (1 - MEMORY) * (min(seconds, SLOWEST * self._average) - self._average)
+        self._average = self.seconds = seconds
+
+    def restore(self, seconds: float) -> None:
+        """Begin with an average that was measured before."""
+        self._average = self.seconds = seconds
 
     def skip(self) -> None:
         """Note that the predictor was not run, so that it is tried again after a while, should the time have been
@@ -158,6 +164,22 @@ class Reliability:
         bin_ = _bin(probability)
         self._right[bin_] = self._right[bin_] * DECAY + right
         self._expected[bin_] = self._expected[bin_] * DECAY + probability
+        self._calibrate(bin_)
+
+    def state(self) -> dict[str, object]:
+        """What `restore` takes."""
+        return {"right": self._right, "expected": self._expected, "accuracy": self.top1_accuracy}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        """Begin with what was seen before. Raises ValueError for anything but a `state`."""
+        most = 2.0 / (1.0 - DECAY)
+        right, expected = (_numbers(state.get(name), BINS, 0.0, most) for name in ("right", "expected"))
+        (accuracy,) = _numbers([state.get("accuracy")], 1, 0.0, 1.0)
+        self._right, self._expected, self.top1_accuracy = right, expected, accuracy
+        for bin_ in range(BINS):
+            self._calibrate(bin_)
+
+    def _calibrate(self, bin_: int) -> None:
         prior = TRUST * (bin_ + 0.5) / BINS
         self._ratios[bin_] = (self._right[bin_] + prior) / (self._expected[bin_] + prior)
 
@@ -170,6 +192,11 @@ class Weights:
 
     def __call__(self, miss_prob: float) -> float:
         return self._weights[_bucket(miss_prob)]
+
+    @property
+    def values(self) -> list[float]:
+        """By range of the probability of a miss."""
+        return self._weights
 
     def update(self, miss_prob: float, gradient: float) -> None:
         """As `Predictor.update_weight`."""
@@ -192,6 +219,18 @@ class Learned:
         self.reliability = Reliability(accuracy)
         self.weights = Weights()
         self.time = RunTime()
+
+    def state(self) -> dict[str, object]:
+        """What `restore` takes, as JSON holds it."""
+        return self.reliability.state() | {"weights": self.weights.values, "seconds": self.time.seconds}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        """Begin with what was learned before. Raises ValueError for anything but a `state`, which changes nothing."""
+        weights = _numbers(state.get("weights"), len(PRIOR_WEIGHTS), MIN_WEIGHT, MAX_WEIGHT)
+        (seconds,) = _numbers([state.get("seconds")], 1, 0.0, MOST_SECONDS)
+        self.reliability.restore(state)
+        self.weights = Weights(weights)
+        self.time.restore(seconds)
 
 
 class CalibratedPredictor:
@@ -257,6 +296,15 @@ def walked(drafted: Sequence[int], parents: Sequence[int], tokens: Sequence[int]
             found.append(child)
             node = child
     return found
+
+
+def _numbers(values: object, count: int, low: float, high: float) -> list[float]:
+    """A list of so many numbers in this range. Raises ValueError for anything else."""
+    if isinstance(values, list) and len(values) == count:
+        numbers = [float(each) for each in values if type(each) in (int, float) and low <= each <= high]
+        if len(numbers) == count:
+            return numbers
+    raise ValueError(f"it holds {brief(values)} where {count} numbers from {low:g} to {high:g} are expected")
 
 
 def _bucket(miss_prob: float) -> int:

@@ -14,11 +14,12 @@ import torch
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
 from copyspec.drafters.predictors.feature_layer import LayerSizes, Tensors, rotated, rotation
+from copyspec.drafters.predictors.head_pairs import Pairs
 
 
 @dataclass(slots=True)
 class BlockLayers:
-    """The layers' weights. State of a row is in `BlockReader`."""
+    """The layers' weights. What rows have read is in a `PairMemory`."""
 
     tensors: Tensors  # "fc" [D, L D], "state_norm" and "norm" [D]
     blocks: Sequence[Tensors]  # of each layer: the matrices "q", "kv", "o", "gate_up", "down" and four norms
@@ -42,14 +43,6 @@ class BlockLayers:
         """See `MtpLayer.reads`."""
         return self.layers
 
-    def reader(self) -> BlockReader:
-        """The state of a new row."""
-        return BlockReader(len(self.blocks))
-
-    def block(self, token: int) -> list[int]:
-        """The block's tokens behind the text, which ends with `token`."""
-        return [token, *[self.mask] * self.depth]
-
     def moved(self, like: torch.Tensor) -> BlockLayers:
         """Return the layers on the device and in the dtype of `like`."""
         held, *blocks = (
@@ -68,59 +61,50 @@ class BlockLayers:
     def keys_and_values(
         self, tensors: Tensors, given: torch.Tensor, places: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of n tokens in one layer, [KV, n, d] each."""
-        keys, values = linear(given, tensors["kv"]).view(len(given), 2, -1, self.sizes.head_dim).unbind(1)
-        return self._turned(tensors["k_norm"], keys, places), values.transpose(0, 1)
+        """Keys and values of tokens [..., D] in one layer, [..., KV, d] each."""
+        made = linear(given, tensors["kv"]).view(*given.shape[:-1], 2, -1, self.sizes.head_dim)
+        return self._turned(tensors["k_norm"], made[..., 0, :, :], places), made[..., 1, :, :]
 
     def layer(
-        self, number: int, hidden: torch.Tensor, places: torch.Tensor, held: tuple[torch.Tensor, torch.Tensor]
+        self,
+        number: int,
+        hidden: torch.Tensor,
+        places: torch.Tensor,
+        held: Sequence[torch.Tensor],
+        visible: torch.Tensor,
     ) -> torch.Tensor:
-        """Run one layer on a block, [n, D], at positions `places` [n]; `held`: keys and values of what is before it."""
-        tensors, window, mask = self.blocks[number], self.windows[number], None
-        if window:
-            count = held[0].shape[1] + len(places)
-            keys_at = torch.arange(1 - count, 1, device=places.device) + places[-1]
-            back = places[:, None] - keys_at
-            mask = (back >= 0) & (back < window)
+        """Run one layer on blocks, [B, m, D], at positions `places` [B, m]; `held`: keys and values of what is before
+        them, [B, S, KV, d] each; `visible`: [B, m, S + m]."""
+        tensors = self.blocks[number]
         given = self.norm(tensors["before_norm"], hidden)
-        queries = linear(given, tensors["q"]).view(len(given), -1, self.sizes.head_dim)
+        queries = linear(given, tensors["q"]).view(*given.shape[:-1], -1, self.sizes.head_dim)
         queries = self._turned(tensors["q_norm"], queries, places)
-        keys, values = self.keys_and_values(tensors, given, places)
-        keys, values = torch.cat([held[0], keys], 1), torch.cat([held[1], values], 1)
-        found = scaled_dot_product_attention(queries[None], keys[None], values[None], mask, enable_gqa=True)
-        hidden = hidden + linear(found[0].transpose(0, 1).flatten(1), tensors["o"])
+        both = zip(held, self.keys_and_values(tensors, given, places), strict=True)
+        keys, values = [torch.cat(pair, 1).transpose(1, 2) for pair in both]
+        found = scaled_dot_product_attention(queries.transpose(1, 2), keys, values, visible[:, None], enable_gqa=True)
+        hidden = hidden + linear(found.transpose(1, 2).flatten(2), tensors["o"])
         gate, up = linear(self.norm(tensors["after_norm"], hidden), tensors["gate_up"]).chunk(2, -1)
         return hidden + linear(silu(gate) * up, tensors["down"])
 
+    def features(self, pairs: Pairs, mask: torch.Tensor) -> torch.Tensor:
+        """Read pairs, and predict a block behind the last of each row; `mask`: the embedding of the mask token, [1, D].
+        Returns the features at the masks, [B, m - 1, D]."""
+        given = self.norm(self.tensors["state_norm"], linear(pairs.states, self.tensors["fc"]))
+        made = [self.keys_and_values(tensors, given, pairs.places) for tensors in self.blocks]
+        pairs.write([part for both in made for part in both])
+        held, counts, rows = pairs.read(), pairs.counts[:, None], len(pairs.counts)
+        hidden = torch.cat([pairs.embeddings[pairs.last][:, None], mask.expand(rows, self.depth, -1)], 1)
+        places = counts + torch.arange(self.size, device=counts.device)
+        # Slot s holds the latest token whose place is s modulo the ring.
+        slots = torch.arange(pairs.used, device=counts.device)
+        keys_at = torch.cat([counts - 1 - (counts - 1 - slots) % pairs.memory.ring, places], 1)
+        there, back = (keys_at >= 0)[:, None], places[:, :, None] - keys_at[:, None]
+        for number, window in enumerate(self.windows):
+            visible = there & (back >= 0) & (back < window) if window else there.expand_as(back)
+            hidden = self.layer(number, hidden, places, held[2 * number : 2 * number + 2], visible)
+        return hidden[:, 1:]
+
     def _turned(self, weight: torch.Tensor, heads: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Normalise and rotate heads, [n, H, d]; return them as [H, n, d]."""
+        """Normalise and rotate heads, [..., H, d], at `places` [...]."""
         cos, sin = rotation(places, self.sizes.head_dim, self.sizes.theta, heads.dtype)
-        return rotated(self.norm(weight, heads), cos, sin).transpose(0, 1)
-
-
-class BlockReader:
-    """State of one row: keys and values of the target's states read so far, by layer."""
-
-    def __init__(self, layers: int) -> None:
-        self._held: list[tuple[torch.Tensor, torch.Tensor] | None] = [None] * layers  # [KV, S, d] each
-        self._places = 0
-
-    def read(self, layers: BlockLayers, states: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
-        """Read the target's states at n further tokens, [n, L D], and predict from the embeddings of a block, [m, D].
-        Returns the features at the masks, [m - 1, D]."""
-        given = layers.norm(layers.tensors["state_norm"], linear(states, layers.tensors["fc"]))
-        places = torch.arange(self._places, self._places + len(states) + len(block), device=states.device)
-        hidden = block
-        for number, tensors in enumerate(layers.blocks):
-            pair, before = layers.keys_and_values(tensors, given, places[: len(states)]), self._held[number]
-            if before is not None:
-                pair = torch.cat([before[0], pair[0]], 1), torch.cat([before[1], pair[1]], 1)
-            held = pair[0][:, -layers.context :], pair[1][:, -layers.context :]
-            self._held[number] = held
-            hidden = layers.layer(number, hidden, places[len(states) :], held)
-        self._places += len(states)
-        return hidden[1:]
-
-    def skip(self, count: int) -> None:
-        """Leave out the next `count` tokens."""
-        self._places += count
+        return rotated(self.norm(weight, heads), cos, sin)

@@ -9,12 +9,13 @@ instead, and has its own output weights. Draft trees grow by the layer's own pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch.nn.functional import linear, rms_norm, silu
 
+from copyspec.drafters.predictors.head_pairs import DraftNodes, Pairs, chosen
 from copyspec.targets.hooks.states import LAST
 from copyspec.targets.linears import Forward, few_row_product
 
@@ -56,7 +57,7 @@ class LayerSizes:
 
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """Attention inputs of n pairs. B: batch size, 1 while drafting."""
+    """Attention inputs of n pairs of each of B rows."""
 
     residual: torch.Tensor  # [B, n, D]
     queries: torch.Tensor  # [B, n, KV, H / KV, d]
@@ -66,7 +67,7 @@ class Projected:
 
 @dataclass(slots=True)
 class FeatureLayer:
-    """The layer's weights. State of a row is in `FeatureReader`."""
+    """The layer's weights. What rows have read is in a `PairMemory`."""
 
     tensors: Tensors
     sizes: LayerSizes
@@ -86,16 +87,12 @@ class FeatureLayer:
             return (LAST,)
         return self.layers or (2, layers // 2, layers - 3)
 
-    def reader(self) -> FeatureReader:
-        """The state of a new row."""
-        return FeatureReader()
-
     def fused(self, states: torch.Tensor) -> torch.Tensor:
         """Features from the target's states: [..., D] unchanged, or [..., 3 D] mixed."""
         return self._times("fc", states) if self.sizes.is_fused else states
 
     def project(self, features: torch.Tensor, embeddings: torch.Tensor, places: torch.Tensor) -> Projected:
-        """Project pairs, [B, n, D] each, at positions `places` [n] of the text."""
+        """Project pairs, [B, n, D] each, at positions `places` of the text, [n] or [B, n]."""
         held, sizes = self.tensors, self.sizes
         if "token_norm" in held:
             embeddings = self._norm("token_norm", embeddings)
@@ -117,18 +114,18 @@ class FeatureLayer:
         self,
         pairs: Projected,
         context: tuple[torch.Tensor, torch.Tensor],
-        visible: torch.Tensor | None,
+        visible: torch.Tensor,
         own: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
         """Return the next features of n pairs. [B, n, D]
 
-        `context`: keys and values that all pairs attend to, [B, S, KV, d] each, unless `visible`, [n, S], hides them.
+        `context`: keys and values that all pairs attend to, [B, S, KV, d] each, unless `visible`, [n, S] or [B, 1, S],
+        hides them.
         `own`: those of the path that leads to each pair, itself included, [B, n, L, KV, d] each.
         """
         queries = pairs.queries * self.sizes.head_dim**-0.5
         seen = torch.einsum("bnkgd,bskd->bnkgs", queries, context[0])
-        if visible is not None:
-            seen = seen.masked_fill(~visible[:, None, None], float("-inf"))
+        seen = seen.masked_fill(~visible[..., None, None, :], float("-inf"))
         scores = torch.cat([seen, torch.einsum("bnkgd,bnlkd->bnkgl", queries, own[0])], -1)
         weights = scores.float().softmax(-1).to(own[1].dtype)
         count = context[0].shape[1]
@@ -137,6 +134,32 @@ class FeatureLayer:
         features = pairs.residual + self._times("o", found.flatten(-3))
         gate, up = self._times("gate_up", self._norm("after_norm", features)).chunk(2, -1)
         return features + self._times("down", silu(gate) * up)
+
+    def begin(self, pairs: Pairs) -> FeatureNodes:
+        """Read pairs; return the nodes behind the last of each row.
+
+        In a single layer, keys and values depend on their own pair only, so that just the last pairs need attention.
+        """
+        made = self.project(self.fused(pairs.states)[None], pairs.embeddings[None], pairs.places[None])
+        pairs.write([made.keys[0], made.values[0]])
+        parts = made.residual, made.queries, made.keys, made.values
+        last = Projected(*[part[0, pairs.last][:, None] for part in parts])
+        none = last.keys[:, :, None][:, :, :0]  # no pair is of the draft
+        return self._attended(last, _Text(pairs.read(), pairs.visible()[:, None], pairs.counts), (none, none))
+
+    def follow(self, nodes: FeatureNodes, parents: torch.Tensor, embeddings: torch.Tensor) -> FeatureNodes:
+        """The nodes behind `parents` [B, W], which are places among `nodes`, for tokens with these embeddings.
+        [B, W, D]"""
+        text = nodes.text
+        places = (text.counts[:, None] + nodes.keys.shape[2]).expand_as(parents)
+        pairs = self.project(chosen(nodes.features, parents), embeddings, places)
+        before = zip((nodes.keys, nodes.values), (pairs.keys, pairs.values), strict=True)
+        keys, values = [torch.cat([chosen(held, parents), own[:, :, None]], 2) for held, own in before]
+        return self._attended(pairs, text, (keys, values))
+
+    def _attended(self, pairs: Projected, text: _Text, own: tuple[torch.Tensor, torch.Tensor]) -> FeatureNodes:
+        keys, values = text.held
+        return FeatureNodes(self.attend(pairs, (keys, values), text.visible, own), *own, text)
 
     def head_inputs(self, features: torch.Tensor) -> torch.Tensor:
         """Return the inputs of the output weights. [..., D]"""
@@ -158,9 +181,9 @@ class FeatureLayer:
 
 
 def rotation(places: torch.Tensor, size: int, theta: float, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines of the rotary embedding at positions `places` [n], for heads of this size. [n, 1, size]"""
+    """Cosines and sines of the rotary embedding at positions `places` [...], for heads of this size. [..., 1, size]"""
     speeds = theta ** -(torch.arange(0, size, 2, device=places.device).float() / size)
-    angles = (places.float()[:, None] * speeds).repeat(1, 2)[:, None]
+    angles = torch.outer(places.float().flatten(), speeds).repeat(1, 2).view(*places.shape, 1, size)
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
@@ -171,52 +194,18 @@ def rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
 
 
 @dataclass(frozen=True, slots=True)
-class FeatureNode:
-    """The feature after a draft path, [D], and keys and values of the path's pairs, [L, KV, d]; L = 0 at the root."""
+class _Text:
+    """What B rows have read."""
 
-    feature: torch.Tensor
+    held: Sequence[torch.Tensor]  # keys and values, [B, S, KV, d] each
+    visible: torch.Tensor  # [B, 1, S], which of them are there
+    counts: torch.Tensor  # [B], pairs read so far
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureNodes(DraftNodes):
+    """Nodes, with the keys and values of their paths' pairs, [B, W, L, KV, d] each; L = 0 at the root."""
+
     keys: torch.Tensor
     values: torch.Tensor
-
-
-class FeatureReader:
-    """State of one row in the layer: keys and values of the pairs read so far."""
-
-    def __init__(self) -> None:
-        self._held: tuple[torch.Tensor, torch.Tensor] | None = None  # [1, S, KV, d] each
-        self._places = 0  # pairs read so far
-
-    def read(self, layer: FeatureLayer, states: torch.Tensor, embeddings: torch.Tensor) -> FeatureNode:
-        """Read n further pairs, states [n, F] and embeddings [n, D]; return the node after the last of them.
-
-        In a single layer, keys and values depend on their own pair only, so that just the last pair needs attention.
-        """
-        count = len(states)
-        places = torch.arange(self._places, self._places + count, device=embeddings.device)
-        pairs = layer.project(layer.fused(states)[None], embeddings[None], places)
-        keys, values = pairs.keys, pairs.values
-        if self._held is not None:
-            keys, values = torch.cat([self._held[0], keys], 1), torch.cat([self._held[1], values], 1)
-        last = Projected(pairs.residual[:, -1:], pairs.queries[:, -1:], pairs.keys[:, -1:], pairs.values[:, -1:])
-        before = -layer.sizes.context - 1
-        seen = keys[:, before:-1], values[:, before:-1]
-        feature = layer.attend(last, seen, None, (last.keys[:, :, None], last.values[:, :, None]))[0, 0]
-        self._held = keys[:, -layer.sizes.context :], values[:, -layer.sizes.context :]
-        self._places += count
-        none = last.keys[0, :0]
-        return FeatureNode(feature, none, none)
-
-    def skip(self, count: int) -> None:
-        """Leave out the next `count` pairs, which no pair that is read later attends to."""
-        self._places += count
-
-    def step(self, layer: FeatureLayer, nodes: list[FeatureNode], embeddings: torch.Tensor) -> list[FeatureNode]:
-        """Return the nodes after `nodes`, which have equal depth, for tokens with these embeddings. [n, D]"""
-        assert self._held is not None
-        depth = len(nodes[0].keys)
-        places = torch.full((len(nodes),), self._places + depth, device=embeddings.device)
-        pairs = layer.project(torch.stack([node.feature for node in nodes])[None], embeddings[None], places)
-        keys = torch.cat([torch.stack([node.keys for node in nodes]), pairs.keys[0, :, None]], 1)
-        values = torch.cat([torch.stack([node.values for node in nodes]), pairs.values[0, :, None]], 1)
-        features = layer.attend(pairs, self._held, None, (keys[None], values[None]))[0]
-        return [FeatureNode(*each) for each in zip(features, keys, values, strict=True)]
+    text: _Text

@@ -17,6 +17,7 @@ from torch.nn.functional import linear, rms_norm, silu
 
 from copyspec.drafters.predictors.block_layers import BlockLayers
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, Tensors
+from copyspec.drafters.predictors.head_pairs import DraftNodes, Pairs, chosen
 from copyspec.drafters.predictors.mtp_layer import MtpLayer
 from copyspec.targets.hooks.states import LAST
 from copyspec.targets.linears import Forward, few_row_product
@@ -49,13 +50,13 @@ class ParallelHeads:
         """Inputs of the output weights, per head, for states [n, D]. [depth, n, D]"""
         return torch.stack([self._feature(state, layers) for layers in self.blocks])
 
-    def logits(self, state: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
-        """Logits of each head for one state [1, D]; `shared` [V, D]: the target's output weights. [depth, V]"""
-        features = self.features(state)[:, 0]
+    def logits(self, states: torch.Tensor, product: Forward) -> torch.Tensor:
+        """Logits of each head for states [n, D]; `product`: by the target's output weights. [n, depth, V]"""
+        features = self.features(states).transpose(0, 1)
         if not self.outputs:
-            return linear(features, shared)
-        pairs = zip(features, self.outputs, strict=True)
-        return torch.stack([linear(feature, weight) for feature, weight in pairs])
+            return product(features)
+        pairs = zip(features.unbind(1), self.outputs, strict=True)
+        return torch.stack([linear(feature, weight) for feature, weight in pairs], 1)
 
     @staticmethod
     def _feature(state: torch.Tensor, layers: Sequence[Tensors]) -> torch.Tensor:
@@ -100,11 +101,24 @@ class RecurrentHead:
         return torch.add(last, self._times("mix", known))
 
     def step(self, states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
-        """Return the states after these tokens. [n, D] each"""
+        """Return the states after these tokens. [..., D] each"""
         held, size = self.tensors, states.shape[-1:]
         before, token = held["norms"][0], held["norms"][1]
         given = torch.cat([rms_norm(states, size, before, EPSILON), rms_norm(embeddings, size, token, EPSILON)], -1)
         return states + self._times("down", silu(self._times("gate", given)) * self._times("up", given))
+
+    def begin(self, pairs: Pairs) -> DraftNodes:
+        """The nodes behind one pair of each row."""
+        return DraftNodes(self.step(self.entered(pairs.states), pairs.embeddings)[:, None])
+
+    def follow(self, nodes: DraftNodes, parents: torch.Tensor, embeddings: torch.Tensor) -> DraftNodes:
+        """The nodes behind `parents` [B, W], which are places among `nodes`, for tokens with these embeddings.
+        [B, W, D]"""
+        return DraftNodes(self.step(chosen(nodes.features, parents), embeddings))
+
+    def head_inputs(self, features: torch.Tensor) -> torch.Tensor:
+        """Return the inputs of the output weights. [..., D]"""
+        return features
 
     def _times(self, name: str, given: torch.Tensor) -> torch.Tensor:
         product = self.products.get(name)

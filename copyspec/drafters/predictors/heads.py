@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,54 +17,62 @@ from copyspec.drafters.predictors.base import (
     Path,
     RowContext,
     TokenProbs,
-    paths,
     walked,
 )
 from copyspec.drafters.predictors.head_folder import HeadFile
-from copyspec.drafters.predictors.head_weights import AtOnce, Heads, ParallelHeads, RecurrentHead, Stepwise
+from copyspec.drafters.predictors.head_pairs import PairMemory, PairMemoryRow
+from copyspec.drafters.predictors.head_walk import Asked, HeadWeights, PairPiece, ride, waits_for_nobody, walk
+from copyspec.drafters.predictors.head_weights import AtOnce, Stepwise, probe
+from copyspec.drafters.predictors.learned_file import LearnedFile
 from copyspec.drafters.predictors.mtp_layer import MTP_ACCURACY, MtpLayer
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.modules import decoder_layers, output_head, real_weight
 from copyspec.targets.hooks.states import LAST
-from copyspec.targets.linears import Forward, few_row_product
+from copyspec.targets.linears import few_row_product
 from copyspec.tree import DraftTree
-from copyspec.verification.noise import gumbel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-TOP_K = 8
-"""Most likely tokens kept per node."""
+logger = logging.getLogger(__name__)
 
-BEAM = 4
-"""Nodes of a level that a recurrent head reads in addition to those drafted already. More rows take longer, and the
-fifth most likely path of a level is seldom accepted."""
+MIN_GAIN = 0.05
+"""Expected tokens for which another level is read while costs are unknown."""
 
-MIN_BEAM_PROB = 0.03
-"""Minimum probability of a path for the head to read on from it."""
+MOST_PIECES = 8
+"""Passes of a row whose states are kept as the passes left them, until the row's own are copied."""
 
 
 class DraftHeads(Learned):
     """The heads of one model, their measured reliability, weight and time; shared by all rows of an engine."""
 
-    def __init__(self, file: HeadFile, model: PreTrainedModel) -> None:
+    def __init__(self, file: HeadFile, model: PreTrainedModel, name: str | None = None) -> None:
+        """`name`: under which what is learned of them is kept in the user's cache; None: it is not."""
         super().__init__(MTP_ACCURACY if isinstance(file.heads, MtpLayer) else PRIOR_ACCURACY)
         self._file, self._model = file, model
-        self._bound: _Bound | None = None
+        self._kept: LearnedFile | None = None
+        if name is not None:
+            output, config = weights_of(model)[0], model.config
+            known = name, config.name_or_path, str(output.dtype), output.device.type, probe(output).tolist()
+            self._kept = LearnedFile(*known)
+            self._kept.load(self)
+        self._bound: tuple[HeadWeights, torch.Tensor, tuple[object, ...]] | None = None
+        self.waiting: dict[HeadsPredictor, tuple[DraftTree, float]] = {}
+        """Rows that are to be read together: the tree that is drafted already, and the price of a level."""
 
     @property
-    def bound(self) -> _Bound:
+    def bound(self) -> HeadWeights:
         """The weights on the model's current device; the model may have been moved."""
         module = output_head(self._model)
         output = getattr(module, "weight", None)
         assert module is not None and isinstance(output, torch.Tensor)
         bound = self._bound
-        if bound is None or bound.output is not output or bound.place != _place(output):
+        if bound is None or bound[1] is not output or bound[2] != _place(output):
             with inference_mode(False), torch.no_grad():  # weights made in inference mode could not be packed
-                bound = self._bound = self._bind(output)
-        return bound
+                bound = self._bound = self._bind(), output, _place(output)
+        return bound[0]
 
-    def _bind(self, held: torch.Tensor) -> _Bound:
+    def _bind(self) -> HeadWeights:
         file = self._file
         output, table = weights_of(self._model)  # an offloaded model keeps them elsewhere
         vocabulary = None if file.vocabulary is None else file.vocabulary.to(output.device)
@@ -78,7 +86,8 @@ class DraftHeads(Learned):
         if vocabulary is not None and shared.device.type == "cpu":  # copies in bfloat16 take half the time to read
             shared = shared.bfloat16().to(shared.dtype)
         heads = file.heads.moved(shared)
-        return _Bound(heads, held, _place(held), shared, few_row_product(shared), table, vocabulary)
+        product, memory = few_row_product(shared), PairMemory(heads.context)
+        return HeadWeights(heads, shared, product, table, vocabulary, len(output), memory)
 
     @property
     def depth(self) -> int:
@@ -86,27 +95,64 @@ class DraftHeads(Learned):
         return self._file.heads.depth
 
     @property
+    def context(self) -> int:
+        """Number of earlier pairs of a state and a token attended to."""
+        return self._file.heads.context
+
+    @property
     def layers(self) -> tuple[int, ...]:
         """Layers of the target whose inputs the heads read; LAST: the last hidden states."""
         return self._file.heads.reads(len(decoder_layers(self._model)))
 
-    def reader(self) -> Any:
-        """The state of a new row in layers that attend to earlier tokens; None for other heads."""
-        heads = self._file.heads
-        return None if isinstance(heads, (ParallelHeads, RecurrentHead)) else heads.reader()
+    @property
+    def predicts_at_once(self) -> bool:
+        """Whether predictions depend on the number of tokens drafted alone."""
+        return isinstance(self._file.heads, AtOnce)
 
+    def read_waiting(self) -> None:
+        """Read all rows that wait, in one walk."""
+        waiting, self.waiting = self.waiting, {}
+        with inference_mode(True):
+            bound = self.bound
+            started = perf_counter()  # binding takes longer than many reads, but only once
+            levels = max([self._levels(price) for _, price in waiting.values()])
+            found = walk(bound, [row.asked(tree) for row, (tree, _) in waiting.items()], levels)
+        seconds = perf_counter() - started
+        share = seconds / len(waiting)
+        # A level of a layer takes as long as several of a recurrent head: whether another pays is decided for each.
+        self.time.took(share / levels if isinstance(bound.heads, Stepwise) else share)
+        for row, predictions in zip(waiting, found, strict=True):
+            row.take(predictions, share)
+        if self._kept is not None:
+            self._kept.has_read(self)
 
-@dataclass(slots=True)
-class _Bound:
-    """Heads, and the model's weights that they share."""
+    def ride(
+        self, rows: Sequence[tuple[HeadsPredictor, ScoredDraft]], picks: torch.Tensor
+    ) -> tuple[torch.Tensor, Callable[[list[float]], None]] | None:
+        """See `Rider.ride`."""
+        try:
+            with inference_mode(True):
+                levels = max([self._levels(row.price) for row, _ in rows])
+                asked = [row.asked_along(scored) for row, scored in rows]
+                table, read = ride(self.bound, asked, picks, levels)
+        except Exception as error:  # which would end other rows, too; where it is the row's own, `run` raises it
+            logger.info("the heads of %d rows are not read with their pass: %s", len(rows), error)
+            return None
 
-    heads: Heads
-    output: torch.Tensor  # [V, D]
-    place: tuple[object, ...]
-    shared: torch.Tensor  # [V', D], the rows of `output` that are drafted from
-    product: Forward  # multiplication by `shared`
-    embeddings: torch.Tensor  # [V, D]
-    vocabulary: torch.Tensor | None  # [V']
+        def take(numbers: list[float]) -> None:
+            for (row, _), predictions in zip(rows, read(numbers), strict=True):
+                row.ridden = predictions
+
+        return table, take
+
+    def _levels(self, price: float) -> int:
+        """How many levels to read where a level costs as much as `price` expected tokens; 0: unknown."""
+        if not isinstance(self._file.heads, Stepwise):
+            return self.depth
+        levels, accuracy = 1, self.reliability.top1_accuracy
+        while levels < self.depth and accuracy ** (levels + 1) > (price or MIN_GAIN):
+            levels += 1
+        return levels
 
 
 def weights_of(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
@@ -133,13 +179,17 @@ class HeadsPredictor(CalibratedPredictor):
         self._sampling = context.sampling
         self._position = context.position
         self._scored: ScoredDraft | None = None
-        self._pairs: list[tuple[torch.Tensor, list[int]]] = []
-        """Hidden states [n, F] and the tokens that followed them: where earlier tokens are attended to those that were
-        not read yet, else only the latest."""
-        self._reader = heads.reader()
-        self._states: dict[Path, torch.Tensor] = {}  # of a recurrent head: [D], after each path
-        self._nodes: dict[Path, Any] = {}  # of a stepwise layer
-        self._levels: list[TokenProbs] = []  # of what predicts at once: the same after all paths of one length
+        self._pieces: list[PairPiece] = []
+        """Pairs of hidden states and the tokens that followed them: where earlier tokens are attended to, those that
+        were not read yet, else only the latest."""
+        self._before = 0  # pairs that precede these
+        self._memory: PairMemoryRow | None = None
+        self._was_read = self._is_new = False  # since the output last grew, and not yet returned by `run`
+        self.ridden: dict[Path, TokenProbs] | None = None
+        """What was read with the pass itself."""
+        self.price = 0.0  # see `enlist`
+        self.share = 0.0
+        """Seconds that the last walk took, divided by its rows."""
 
     @property
     def wanted_layers(self) -> Sequence[int]:
@@ -147,144 +197,106 @@ class HeadsPredictor(CalibratedPredictor):
         return [layer for layer in self._heads.layers if layer != LAST]
 
     def predict(self, path: Path) -> TokenProbs | None:
-        if not self._is_ready or len(path) >= self._heads.depth:
-            return ()  # empty, and no `run` would add anything
-        return super().predict(path)
+        if self._was_read:
+            return super().predict(path) or ()  # what was not read is not read any more
+        return None if self._pieces and len(path) < self._heads.depth else ()
 
     def observe(self, scored: ScoredDraft) -> None:
         """Keep the states of a forward pass until it is known which of its nodes was accepted last."""
-        self._scored = scored if scored.states is not None else None
+        states, self.ridden = scored.states, None
+        self._scored = None if states is None else scored
+        # Most drafts are followed by one of their kind: new words by new words.
+        if states is None or scored.riders is None or not self._was_read or any(scored.tree.origins):
+            return
+        if not waits_for_nobody(states) and scored.states_of(self._heads.layers) is not None:
+            scored.riders.setdefault(self._heads, []).append((self, scored))
 
     def accept(self, tokens: Sequence[int]) -> None:
         super().accept(tokens)
         scored, self._scored = self._scored, None
-        self._states.clear()
-        self._nodes.clear()
-        self._levels = []
+        self._heads.waiting.pop(self, None)
         self._position += len(tokens)
-        if not self._follow(scored, tokens):
-            self._pairs, self._reader = [], self._heads.reader()  # states are missing in between
+        self._was_read = self._is_new = False
+        if self.ridden is not None:
+            self._before += len(tokens)
+            self._predicted, self.ridden, self._was_read = self.ridden, None, True
+        elif not self._follow(scored, tokens):
+            self._pieces, self._memory, self._before = [], None, 0  # states are missing in between
         self._tokens += tokens
 
-    def run(self, tree: DraftTree) -> bool:
-        """Read the root and the nodes of `tree` up to the heads' depth, and likely paths of the heads' own."""
-        if not self._is_ready:
-            return False
-        with inference_mode(True):
-            bound = self._heads.bound
-            started = perf_counter()  # binding takes longer than many reads, but only once
-            if not isinstance(bound.heads, AtOnce):
-                known = self._read_recurrent(bound, bound.heads, paths(tree.tokens, tree.parents))
-            elif known := not self._levels:
-                logits = self._read_at_once(bound, bound.heads)
-                self._levels = self._likeliest(bound, logits, range(bound.heads.depth))
-        if known:
-            self._heads.time.took(perf_counter() - started)
-        return known
+    def enlist(self, tree: DraftTree, price: float = 0.0) -> None:
+        """Have the next `run` of any row read this one, too: the root, nodes of `tree` and likely paths of the heads'
+        own. `price`: expected tokens for which a level is worth its time; 0: unknown."""
+        self.price = price
+        if self._pieces:
+            self._heads.waiting[self] = tree, price
 
-    @property
-    def _is_ready(self) -> bool:
-        """Whether the hidden state is known from which the target's last token was picked."""
-        return bool(self._pairs or self._levels) or () in self._predicted
+    def run(self, tree: DraftTree) -> bool:
+        """Read all rows that wait, and this one."""
+        if self._pieces:
+            if self not in self._heads.waiting:
+                self.enlist(tree)
+            self._heads.read_waiting()
+        is_new, self._is_new = self._is_new, False
+        return is_new
+
+    def asked(self, tree: DraftTree) -> Asked:
+        """What is to be read."""
+        if self._heads.context and self._memory is None:
+            self._memory = self._heads.bound.memory.row()
+        return Asked(self._pieces, self._before, self._memory, self._sampling, self._position, tree)
+
+    def asked_along(self, scored: ScoredDraft) -> Asked:
+        """What is to be read behind the path that the pass accepts."""
+        states, tree = scored.states_of(self._heads.layers), scored.tree
+        assert states is not None
+        root = len(states[0]) - 1 - len(tree)
+        piece = PairPiece(states, range(root, len(states[0])), [-1, *tree.tokens])
+        return Asked([piece], self._before, self._memory, self._sampling, self._position, tree, scored.start)
+
+    def take(self, predictions: dict[Path, TokenProbs], share: float) -> None:
+        """Take what was read; `share`: its seconds."""
+        self._before += _count(self._pieces)
+        self._pieces, self._predicted, self.share = [], predictions, share
+        self._was_read = self._is_new = True
 
     def _follow(self, scored: ScoredDraft | None, tokens: Sequence[int]) -> bool:
         """Keep the hidden states along `tokens`. Returns False if some of them are unknown."""
-        states = None if scored is None else scored.read_states(self._heads.layers)
+        states = None if scored is None else scored.states_of(self._heads.layers)
         if scored is None or states is None:
             return False
-        root = len(states) - 1 - len(scored.tree)
+        root = len(states[0]) - 1 - len(scored.tree)
         path = walked(scored.tree.tokens, scored.tree.parents, tokens[:-1])
         if len(path) < len(tokens) - 1:
             return False
         places, following = [root, *[root + 1 + node for node in path]], list(tokens)
-        head = self._heads.bound.heads
-        if not head.context:
-            self._pairs = [(states[places[-1:]], following[-1:])]
+        most = self._heads.context
+        if not most:
+            self._pieces = [PairPiece(states, places[-1:], following[-1:])]
             return True
-        before = min(root, len(self._tokens) - 1, head.context)
+        before = min(root, len(self._tokens) - 1)
         if before > 0:  # a prompt, or the part of it that was not in the prefix cache
             places, following = [*range(root - before, root), *places], [*self._tokens[-before:], *following]
-        self._pairs.append((states[places], following))
-        if len(self._pairs) > head.context + 1:  # the last pair attends to no older ones
-            self._reader.skip(len(self._pairs.pop(0)[1]))
+        self._pieces.append(PairPiece(states, places, following))
+        while (beyond := _count(self._pieces) - most) > 0:  # which nothing attends to that is read later
+            first = self._pieces.pop(0)
+            self._before += min(beyond, len(first.places))
+            if beyond < len(first.places):
+                self._pieces.insert(0, PairPiece(first.states, first.places[beyond:], first.tokens[beyond:]))
+        if len(self._pieces) > MOST_PIECES:
+            self._pieces = [_joined(self._pieces)]
         return True
 
     def _uncalibrated(self, path: Path) -> TokenProbs | None:
-        if self._levels:
-            return self._levels[len(path)] if len(path) < len(self._levels) else ()
-        return super()._uncalibrated(path)
+        return self._predicted.get((0,) * len(path) if self._heads.predicts_at_once else path)
 
-    def _read_at_once(self, bound: _Bound, head: AtOnce) -> torch.Tensor:
-        """The logits of all levels, [depth, V']."""
-        if isinstance(head, ParallelHeads):
-            return head.logits(self._pairs[-1][0][-1:].to(bound.shared), bound.shared)
-        block = self._embedded(bound, head.block(self._pairs[-1][1][-1]))
-        read, self._pairs = self._unread(bound), []
-        return bound.product(head.head_inputs(self._reader.read(head, read, block)))
 
-    def _unread(self, bound: _Bound) -> torch.Tensor:
-        return torch.cat([each for each, _ in self._pairs]).to(bound.shared)
+def _count(pieces: Sequence[PairPiece]) -> int:
+    return sum([len(piece.places) for piece in pieces])
 
-    def _embedded(self, bound: _Bound, tokens: Sequence[int]) -> torch.Tensor:
-        return bound.embeddings[torch.tensor(tokens, device=bound.embeddings.device)].to(bound.shared)
 
-    def _read_recurrent(self, bound: _Bound, head: RecurrentHead | Stepwise, drafted: Sequence[Path]) -> bool:
-        """Read level by level; a stepwise layer only one level, which takes as long as several of a recurrent head."""
-        known = len(self._predicted)
-        one_level = isinstance(head, Stepwise)
-        beam: list[tuple[Path, float]] = [((), 1.0)]
-        for level in range(head.depth):
-            here = [path for path in drafted if len(path) == level]
-            wanted = dict.fromkeys([*(() if one_level and level else (path for path, _ in beam)), *here])
-            fresh = [
-                path for path in wanted if path not in self._predicted and (not path or path[:-1] in self._predicted)
-            ]
-            if fresh:
-                self._advance(bound, head, fresh[:BEAM] if one_level else fresh)
-                if one_level:
-                    break
-            beam = self._next_beam(beam)
-        return len(self._predicted) > known
-
-    def _advance(self, bound: _Bound, head: RecurrentHead | Stepwise, fresh: Sequence[Path]) -> None:
-        """Read paths of one length whose parents have been read."""
-        following = [path[-1] for path in fresh] if fresh[0] else [token for _, each in self._pairs for token in each]
-        embeddings = self._embedded(bound, following)
-        before = [path[:-1] for path in fresh if path]
-        if isinstance(head, Stepwise):
-            if before:
-                nodes = self._reader.step(head, [self._nodes[path] for path in before], embeddings)
-            else:
-                nodes, self._pairs = [self._reader.read(head, self._unread(bound), embeddings)], []
-            self._nodes |= zip(fresh, nodes, strict=True)
-            logits = bound.product(head.head_inputs(torch.stack([node.feature for node in nodes])))
-        else:
-            held = [self._states[path] for path in before]
-            first = torch.stack(held) if held else head.entered(self._pairs[-1][0].to(bound.shared))
-            states = head.step(first, embeddings)
-            self._states |= zip(fresh, states, strict=True)
-            logits = bound.product(states)
-        self._predicted |= zip(fresh, self._likeliest(bound, logits, [len(path) for path in fresh]), strict=True)
-
-    def _next_beam(self, beam: Sequence[tuple[Path, float]]) -> list[tuple[Path, float]]:
-        following = [
-            ((*path, token), chance * probability)
-            for path, chance in beam
-            for token, probability in self._predicted.get(path, ())[:BEAM]
-            if chance * probability >= MIN_BEAM_PROB
-        ]
-        return sorted(following, key=lambda each: -each[1])[:BEAM]
-
-    def _likeliest(self, bound: _Bound, logits: torch.Tensor, depths: Sequence[int]) -> list[TokenProbs]:
-        """The most likely tokens for rows of logits, [n, V'], at `depths` below the root. When sampling, the noise of
-        the target's own draws is added, so that both tend to the same token."""
-        scores = logits.float()
-        if not self._sampling.is_greedy:
-            positions = range(self._position, self._position + 1 + max(depths))
-            seed, sample = self._sampling.seed, self._sampling.sample
-            noise = gumbel(seed, sample, positions, len(bound.output), scores.device, only=bound.vocabulary)
-            scores = scores / self._sampling.temperature + noise[list(depths)]
-        best = scores.softmax(-1).topk(min(TOP_K, scores.shape[-1]))
-        tokens = best.indices if bound.vocabulary is None else bound.vocabulary[best.indices]
-        table = torch.stack([tokens.double(), best.values.double()], -1).tolist()
-        return [[(int(token), probability) for token, probability in row if probability > 0] for row in table]
+def _joined(pieces: Sequence[PairPiece]) -> PairPiece:
+    """The pairs of pieces, without the other states of their passes."""
+    layers = zip(*[[layer[piece.places] for layer in piece.states] for piece in pieces], strict=True)
+    tokens = [token for piece in pieces for token in piece.tokens]
+    return PairPiece([torch.cat(layer) for layer in layers], range(len(tokens)), tokens)

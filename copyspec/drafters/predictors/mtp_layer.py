@@ -8,22 +8,21 @@ drafted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import accumulate
 
-import numpy as np
 import torch
 from torch import nn
 from transformers import Cache
 
 from copyspec.drafters.predictors.feature_layer import FEATURE_DEPTH
+from copyspec.drafters.predictors.head_pairs import DraftNodes, Pairs, chosen, sent
 from copyspec.targets.hooks.states import LAST
 from copyspec.targets.linears import FastLinears
-from copyspec.targets.passes import Buffers
 
 CONTEXT = 4096
-"""Earlier pairs that are kept for attention, at least. What a new word depends on is seldom further away, and what is
+"""Pairs that are kept for attention. What a new word depends on is seldom further away, and what is
 copied from there needs no prediction."""
 
 MTP_ACCURACY = 0.8
@@ -31,7 +30,10 @@ MTP_ACCURACY = 0.8
 MiMo); with less, a layer whose step takes half as long as a pass would seldom be tried."""
 
 CHUNK = 1024
-"""Pairs read at once, which bounds the memory of masks."""
+"""Pairs of a long text read at once."""
+
+TAIL = 16
+"""Pairs of a row that are read with attention, at most: more than a pass usually accepts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class MtpParts:
 
 
 class MtpLayer(nn.Module):
-    """The layer's modules. The state of a row is in `MtpReader`."""
+    """The layer's modules. What rows have read is in a `PairMemory`."""
 
     depth, context = FEATURE_DEPTH, CONTEXT
 
@@ -73,10 +75,6 @@ class MtpLayer(nn.Module):
     def reads(self, layers: int) -> tuple[int, ...]:
         """The target's layers whose inputs it reads; LAST: the last hidden states."""
         return (LAST,)
-
-    def reader(self) -> MtpReader:
-        """The state of a new row."""
-        return MtpReader()
 
     def moved(self, like: torch.Tensor) -> MtpLayer:
         """Move the layer to the device and dtype of `like`; weights in another dtype than most keep theirs."""
@@ -105,113 +103,112 @@ class MtpLayer(nn.Module):
         embeddings: torch.Tensor,
         places: torch.Tensor,
         mask: torch.Tensor | None,
-        cache: LayerCache,
+        cache: Cache,
     ) -> torch.Tensor:
-        """Return the features of n pairs, [n, D] each, at positions `places` [n]; `mask`: additive, [1, 1, n, K]."""
-        parts, count = self._parts, len(states)
+        """Return the features of pairs, [B, n, D] each, at positions `places` [B, n]; `mask`: additive,
+        [B, 1, n, K]."""
+        parts, count = self._parts, places.numel()
         given = [self.token_norm(embeddings), self.state_norm(states)]
         joined = torch.cat(given[::-1] if parts.states_first else given, -1)
         linears = self._linears
         pays = linears is not None and (linears.packs or count in linears.counts)
         with linears.used() if linears is not None and pays else nullcontext():
-            hidden = self.projection(joined)[None]
-            positions = places[None]
+            hidden = self.projection(joined)
             # Rotary embeddings of models that see images have three kinds of positions, in text all the same.
-            turned = positions.expand(3, 1, -1) if hasattr(self.rotary, "mrope_section") else positions
+            turned = places.expand(3, *places.shape) if hasattr(self.rotary, "mrope_section") else places
             named = {"position_embeddings": self.rotary(hidden, turned), parts.cache_name: cache}
-            found = self.block(hidden, attention_mask=mask, position_ids=positions, **named)
-        features: torch.Tensor = (found[0] if isinstance(found, tuple) else found)[0]
+            found = self.block(hidden, attention_mask=mask, position_ids=places, **named)
+        features: torch.Tensor = found[0] if isinstance(found, tuple) else found
         return features if parts.undone is not None else parts.norm(features)
 
+    def begin(self, pairs: Pairs) -> MtpNodes:
+        """Read pairs; return the nodes behind the last of each row.
 
-class LayerCache(Cache):
-    """Keys and values of one row in one layer: those of the pairs read so far, then those of drafted nodes."""
+        In a single layer, keys and values depend on their own pair only, so that just the last pairs need attention.
+        Those of a long text are computed without it, and the latest are padded to one size for all rows."""
+        states, rows, size = self.entered(pairs.states), len(pairs.lengths), min(TAIL, max(pairs.lengths))
+        firsts = accumulate(pairs.lengths, initial=0)
+        beyond = [first + place for first, n in zip(firsts, pairs.lengths, strict=False) for place in range(n - TAIL)]
+        for at in range(0, len(beyond), CHUNK):
+            part = sent(torch.tensor(beyond[at : at + CHUNK], device="cpu"), states.device)
+            cache = _Filling(pairs, part)
+            self(states[None, part], pairs.embeddings[None, part], pairs.places[None, part], None, cache)
+        taken = pairs.last[:, None] + torch.arange(1 - size, 1, device=states.device)
+        taken = torch.maximum(taken, pairs.first[:, None])  # the first pair as padding
+        text = pairs.visible()[:, None]
+        drafting, mask = _Drafting(pairs, taken), _additive(text.expand(rows, size, -1), states)
+        features = self(states[taken], pairs.embeddings[taken], pairs.places[taken], mask, drafting)
+        return MtpNodes(features[:, -1:], text[:, :, :0], text, pairs.counts, drafting)
 
-    def __init__(self) -> None:
+    def follow(self, nodes: MtpNodes, parents: torch.Tensor, embeddings: torch.Tensor) -> MtpNodes:
+        """The nodes behind `parents` [B, W], which are places among `nodes`, for tokens with these embeddings.
+        [B, W, D]"""
+        rows, width = parents.shape
+        own = torch.eye(width, dtype=torch.bool, device=parents.device).expand(rows, -1, -1)
+        along = torch.cat([chosen(nodes.along, parents), own], -1)
+        mask = _additive(torch.cat([nodes.text.expand(rows, width, -1), along], -1), embeddings)
+        places = nodes.places[:, None].expand(rows, width)
+        features = self(chosen(nodes.features, parents), embeddings, places, mask, nodes.cache)
+        return MtpNodes(features, along, nodes.text, nodes.places + 1, nodes.cache)
+
+
+class _Filling(Cache):
+    """Keeps keys and values of pairs whose features nobody needs: they attend to one of them."""
+
+    def __init__(self, pairs: Pairs, which: torch.Tensor) -> None:
         super().__init__(layers=[])
-        self.count = 0
-        """Slots in use; the next pairs are written behind them."""
-        self._buffers: Buffers | None = None
+        self._pairs, self._which = pairs, which
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write keys and values, [1, H, n, d]; return those of all slots in use."""
-        keys, values = key_states[0], value_states[0]
-        if self._buffers is None:
-            self._buffers = Buffers(keys, values, keys.shape[1])
-        self._buffers.write(self.count, keys, values)
-        self.count += keys.shape[1]
-        held = self._buffers
-        return held.keys[None, :, : self.count], held.values[None, :, : self.count]
+        """Keep keys and values, [1, H, n, d]."""
+        self._pairs.write([part[0].transpose(0, 1) for part in (key_states, value_states)], self._which)
+        return key_states[:, :, -1:], value_states[:, :, -1:]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.count
+        return 0
 
-    def keep_last(self, count: int) -> None:
-        """Forget all but the last `count` slots."""
-        assert self._buffers is not None
-        keys, values = self._buffers.read(self.count - count, self.count)
-        self._buffers, self.count = Buffers(keys, values, count), count
-        self._buffers.write(0, keys, values)
+
+class _Drafting(Cache):
+    """Keys and values of rows in a layer: those of pairs, then those of drafted nodes, level by level."""
+
+    def __init__(self, pairs: Pairs, taken: torch.Tensor) -> None:
+        super().__init__(layers=[])
+        self._pairs, self._taken = pairs, taken
+        self._space: list[torch.Tensor] = []  # [B, S, H, d] each
+        self._count = 0  # slots in use
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write keys and values, [B, H, n, d]; return those of all slots in use."""
+        parts, pairs = [part.transpose(1, 2) for part in (key_states, value_states)], self._pairs
+        if not self._space:
+            pairs.write([part.flatten(0, 1) for part in parts], self._taken.flatten())
+            self._space, self._count = pairs.read(pairs.used + pairs.nodes), pairs.used
+        else:
+            before, self._count = self._count, self._count + parts[0].shape[1]
+            for space, part in zip(self._space, parts, strict=True):
+                space[:, before : self._count] = part
+        keys, values = [space[:, : self._count].transpose(1, 2) for space in self._space]
+        return keys, values
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self._count
 
 
 @dataclass(frozen=True, slots=True)
-class MtpNode:
-    """The feature after a draft path, [D], and the slots of the path's pairs; none at the root."""
+class MtpNodes(DraftNodes):
+    """Nodes, and what attention needs of them."""
 
-    feature: torch.Tensor
-    slots: tuple[int, ...]
-
-
-class MtpReader:
-    """State of one row in the layer."""
-
-    def __init__(self) -> None:
-        self._cache = LayerCache()
-        self._held = 0  # slots of pairs that were read; nodes of a draft stand behind them
-        self._places = 0  # position of the next pair
-
-    def read(self, layer: MtpLayer, states: torch.Tensor, embeddings: torch.Tensor) -> MtpNode:
-        """Read n further pairs, states [n, D] and embeddings [n, D]; return the node after the last of them."""
-        if self._held > 2 * layer.context:
-            self._cache.count = self._held
-            self._cache.keep_last(layer.context)
-            self._held = layer.context
-        feature = states
-        for begin in range(0, len(states), CHUNK):
-            part, tokens = layer.entered(states[begin : begin + CHUNK]), embeddings[begin : begin + CHUNK]
-            self._cache.count, count = self._held, len(part)
-            visible = np.tri(count, self._held + count, self._held, np.bool_)
-            feature = layer(part, tokens, self._after(part, range(count)), _additive(visible, part), self._cache)
-            self._held += count
-            self._places += count
-        return MtpNode(feature[-1], ())
-
-    def skip(self, count: int) -> None:
-        """Leave out the next `count` pairs, which no pair that is read later attends to."""
-        self._places += count
-
-    def step(self, layer: MtpLayer, nodes: Sequence[MtpNode], embeddings: torch.Tensor) -> list[MtpNode]:
-        """Return the nodes after `nodes`, which have equal depth, for tokens with these embeddings. [n, D]"""
-        states, first = torch.stack([node.feature for node in nodes]), self._cache.count
-        paths = [(*node.slots, first + number) for number, node in enumerate(nodes)]
-        visible = np.zeros((len(nodes), first + len(nodes)), np.bool_)
-        visible[:, : self._held] = True
-        for row, path in zip(visible, paths, strict=True):
-            row[list(path)] = True
-        places = self._after(states, [len(nodes[0].slots)] * len(nodes))
-        features = layer(states, embeddings, places, _additive(visible, states), self._cache)
-        return [MtpNode(*each) for each in zip(features, paths, strict=True)]
-
-    def _after(self, like: torch.Tensor, offsets: Sequence[int]) -> torch.Tensor:
-        return torch.tensor([self._places + offset for offset in offsets], device=like.device)
+    along: torch.Tensor  # [B, W, n], which of the n nodes drafted so far are on the path to each
+    text: torch.Tensor  # [B, 1, S], slots that hold pairs
+    places: torch.Tensor  # [B], positions of the pairs behind them
+    cache: _Drafting
 
 
-def _additive(visible: np.ndarray[tuple[int, int], np.dtype[np.bool_]], like: torch.Tensor) -> torch.Tensor | None:
-    """The mask that hides what is not `visible` [n, K], in the dtype of `like`, [1, 1, n, K]; None: all is."""
-    if visible.all():
-        return None
-    seen = torch.from_numpy(visible).to(like.device)
-    lowest = torch.finfo(like.dtype).min
-    return torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill(~seen, lowest)[None, None]
+def _additive(visible: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The mask that hides what is not `visible` [B, n, K], in the dtype of `like`. [B, 1, n, K]"""
+    hidden = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
+    return hidden.masked_fill_(~visible, torch.finfo(like.dtype).min)[:, None]

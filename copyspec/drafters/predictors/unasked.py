@@ -40,11 +40,19 @@ class UnaskedPredictor:
     def seconds(self) -> float:
         return 0.0 if self._made is None else self._made.seconds
 
+    @property
+    def share(self) -> float:
+        return 0.0 if self._made is None else self._made.share
+
     def weight(self, miss_prob: float) -> float:
         return 1.0 if self._made is None else self._made.weight(miss_prob)
 
     def predict(self, path: Path) -> TokenProbs | None:
         return () if self._made is None else self._made.predict(path)
+
+    def enlist(self, tree: DraftTree, price: float = 0.0) -> None:
+        if (made := self._made) is not None:
+            self._tried(lambda: made.enlist(tree, price), None)
 
     def run(self, tree: DraftTree) -> bool:
         made = self._made

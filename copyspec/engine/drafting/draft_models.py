@@ -190,13 +190,13 @@ class DraftModels:
 
     def _find_heads(self, chosen: str) -> _Matched:
         if (found := self._loaded.get(chosen)) is None and chosen == MTP:
-            heads = DraftHeads(load_mtp(self._model), self._model)
+            heads = DraftHeads(load_mtp(self._model), self._model, MTP)
             found = self._loaded[MTP] = _Matched(chosen, partial(HeadsPredictor, heads))
         elif found is None:
             folder = expanded(chosen[len(HEADS) :], f"the path of draft_model={HEADS!r}")
             if chosen == HEADS:
                 raise ValueError(f"draft_model={chosen!r} must name a folder, as in '{HEADS}FOLDER'")
-            heads = DraftHeads(load_heads(folder, self._model), self._model)
+            heads = DraftHeads(load_heads(folder, self._model), self._model, str(folder.resolve()))
             found = self._loaded[chosen] = _Matched(chosen, partial(HeadsPredictor, heads))
         return found
 
