@@ -251,7 +251,7 @@ def update_weights(grown: Grown, predictors: Sequence[Predictor], tokens: Sequen
         active = [(predictors[number], predictors[number].predict(path) or ()) for number in numbers]
         whole = sum(copies.values()) + miss_weight
         miss_prob = miss_weight / whole
-        weights = [each.weight(miss_prob) for each, _ in active]
+        weights = [model.weight(miss_prob) for model, _ in active]
         whole += sum(weights)
         weights = [weight * (1.0 + miss_weight / sum(weights)) for weight in weights]
         shares = [weight * dict(probs).get(token, 0.0) for weight, (_, probs) in zip(weights, active, strict=True)]

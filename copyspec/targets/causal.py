@@ -68,7 +68,7 @@ class WrappedModel(ABC):
         self.supports_trees = supports_trees
         self.vocab_size, self.max_length = facts.vocab_size, facts.max_length
         self.layer_parts = special_layers(model)
-        self.is_recurrent = any([each.states for each in self.layer_parts])
+        self.is_recurrent = any([part.states for part in self.layer_parts])
         self.attends_by_row = (
             not self.layer_parts and not model.config.is_encoder_decoder and attends_by_interface(model)
         )
@@ -84,11 +84,11 @@ class WrappedModel(ABC):
 
     @property
     def facts(self) -> ModelFacts:
-        held, weight = self._facts, self.model.get_input_embeddings().weight
-        if weight.device == held.device and weight.dtype == held.zero.dtype:
-            return held
+        facts, weight = self._facts, self.model.get_input_embeddings().weight
+        if weight.device == facts.device and weight.dtype == facts.zero.dtype:
+            return facts
         # Offloaded or quantised weights name neither the device nor the dtype of passes.
-        if read_device(self.model) != held.device or read_dtype(self.model) != held.zero.dtype:
+        if read_device(self.model) != facts.device or read_dtype(self.model) != facts.zero.dtype:
             self._facts = read_facts(self.model)
             self.__dict__.pop("linears", None)
         return self._facts

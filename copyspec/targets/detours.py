@@ -78,8 +78,8 @@ def original(owner: nn.Module, name: str) -> Any:
 def replacement(owner: nn.Module, name: str) -> object | None:
     """The value that other code has set on the module in place of its class's attribute; None if there is none."""
     placed = vars(owner).get(name)
-    found = placed.before if isinstance(placed, _Detour) else placed
-    return None if found is _ABSENT else found
+    value = placed.before if isinstance(placed, _Detour) else placed
+    return None if value is _ABSENT else value
 
 
 def _restore(owner: nn.Module, name: str, before: object) -> None:

@@ -66,7 +66,7 @@ def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported, static: S
 def _once(make: Callable[[PreTrainedModel], Wrapped], model: PreTrainedModel) -> Callable[[PreTrainedModel], Wrapped]:
     """`make`, which gives one target for all calls with this model: its weights are packed once."""
     target = make(model)
-    return lambda each: target if each is model else make(each)
+    return lambda other: target if other is model else make(other)
 
 
 def _shaped(target: Wrapped, static: StaticOptions | None) -> Target:

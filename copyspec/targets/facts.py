@@ -133,7 +133,7 @@ def forward_arguments(model: nn.Module, *, of_class: bool = False) -> Sequence[s
         except (TypeError, ValueError):  # a callable without a signature
             continue
         names += parameters
-        if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
             break
     return names
 
@@ -148,7 +148,7 @@ def read_device(model: PreTrainedModel) -> torch.device:
     # All weights are offloaded; accelerate's hooks move them for each forward.
     hook = getattr(model.get_input_embeddings(), "_hf_hook", None)
     hooks = (hook, *getattr(hook, "hooks", ()))
-    places = [each.execution_device for each in hooks if getattr(each, "execution_device", None) is not None]
+    places = [hook.execution_device for hook in hooks if getattr(hook, "execution_device", None) is not None]
     return torch.device(places[0]) if places else device
 
 
@@ -167,18 +167,18 @@ def _embeddings(model: PreTrainedModel) -> torch.Tensor:
 
 def _configs_of(model: PreTrainedModel) -> tuple[PreTrainedConfig, ...]:
     """The configurations that attention layers read. An early-exit model has one of its own besides its layers'."""
-    found = {id(part): part for part in configs(model.config)}
+    by_id = {id(part): part for part in configs(model.config)}
     for module in model.modules():
         config = vars(module).get("config")
-        if isinstance(config, PreTrainedConfig) and id(config) not in found:
-            found.update({id(part): part for part in configs(config)})
-    return tuple(found.values())
+        if isinstance(config, PreTrainedConfig) and id(config) not in by_id:
+            by_id.update({id(part): part for part in configs(config)})
+    return tuple(by_id.values())
 
 
 def _attention_kinds(config: PreTrainedConfig, window: int | None, chunk: int | None) -> tuple[str, ...]:
     layer_types = getattr(config, "layer_types", None)
     if layer_types:
-        kinds = {each for kind in layer_types for each in _PARTS.get(kind, (kind,))}
+        kinds = {part for kind in layer_types for part in _PARTS.get(kind, (kind,))}
         return tuple(sorted(kinds))
     if window is not None:
         return ("sliding_attention",)

@@ -41,7 +41,7 @@ def prepared(
 
     `first` is the decoder's first input: the prompt itself, or the start tokens of encoder-decoder models.
     """
-    kept: list[tuple[torch.Tensor, Arguments]] = []
+    captured: list[tuple[torch.Tensor, Arguments]] = []
 
     def keep(
         model: object,
@@ -51,7 +51,7 @@ def prepared(
         generation_config: object = None,
         **arguments: Any,
     ) -> torch.Tensor:
-        kept.append((input_ids, arguments))
+        captured.append((input_ids, arguments))
         return input_ids
 
     device = read_device(model)
@@ -61,7 +61,7 @@ def prepared(
         inputs["decoder_input_ids"] = torch.tensor([list(first)], device=device)
     generator: Any = model  # typed Any, since its type does not show GenerationMixin's methods
     generator.generate(**inputs, custom_generate=keep, generation_config=settings(model, use_cache=use_cache))
-    tokens, arguments = kept[0]
+    tokens, arguments = captured[0]
     arguments.pop("synced_gpus", None)
     arguments.pop("streamer", None)
     return tokens, arguments

@@ -70,10 +70,10 @@ class FastLayer(ReplacedLayer):
         parts, attention = self._parts, self._attention
         if "forward" in self.names or not parts.is_unchanged():
             return False
-        if not all([OWN.issubset(parameters_of(each)) for each in parts.linears]) or not parts.has_plain_norms():
+        if not all([OWN.issubset(parameters_of(linear)) for linear in parts.linears]) or not parts.has_plain_norms():
             return False
         self._head_size, self._scaling = attention.head_dim, attention.scaling  # type: ignore[assignment]
-        self._heads, self._key_heads = (each.out_features // self._head_size for each in parts.linears[:2])
+        self._heads, self._key_heads = (linear.out_features // self._head_size for linear in parts.linears[:2])
         self._epsilon = parts.norms[0].variance_epsilon  # type: ignore[union-attr, assignment]
         return True
 
@@ -121,13 +121,13 @@ class FastLayer(ReplacedLayer):
         tokens = hidden.shape[1]
         if tokens > self._most_tokens or len(hidden) > 1 or torch.is_grad_enabled() or cosines.shape != sines.shape:
             return None
-        for each in (hidden, cosines, sines):
-            if each.dtype is not torch.float32 or type(each) is not torch.Tensor or not each.is_contiguous():
+        for tensor in (hidden, cosines, sines):
+            if tensor.dtype is not torch.float32 or type(tensor) is not torch.Tensor or not tensor.is_contiguous():
                 return None
         if cosines.shape[:2] != hidden.shape[:2] or cache.work.first[-1] != tokens:
             return None
-        products = [each() for each in self._weights]
-        if any(each is None for each in products):
+        products = [weight() for weight in self._weights]
+        if any(product is None for product in products):
             return None
         table = self._table(hidden, mask, cache)
         if table is None:
@@ -184,7 +184,7 @@ def _table_of(mask: torch.Tensor | None, cache: PassCache) -> NDArray[np.int64] 
     else:
         masks = [mask]
     sizes = zip(masks, work.first, work.first[1:], work.ends(), strict=False)
-    if not all([each is None or _is_added(each, last - first, end) for each, first, last, end in sizes]):
+    if not all([visible is None or _is_added(visible, last - first, end) for visible, first, last, end in sizes]):
         return None
     table = np.zeros((len(work.starts), 7), np.int64)
     table[:, 0], table[:, 4], table[:, 5] = work.first[:-1], work.starts, work.ends()

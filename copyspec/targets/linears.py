@@ -92,8 +92,8 @@ class FastLinears:
         right: dict[object, bool] = {}
         packs: dict[object, bool] = {}
         memory, by_linear = memory_for_packing(), dict[nn.Module, _Held]()
-        modules = [each for each in model.modules() if type(each) is nn.Linear]
-        modules.sort(key=lambda each: -each.weight.numel())  # the most memory is taken while there are no other copies
+        modules = [module for module in model.modules() if type(module) is nn.Linear]
+        modules.sort(key=lambda m: -m.weight.numel())  # the most memory is taken while there are no other copies
         for module in modules:
             if "forward" not in vars(module) and _fits(module):
                 kind = (module.weight.shape, module.bias is None)
@@ -104,18 +104,20 @@ class FastLinears:
                 packed = PackedWeights.of(module.weight, memory)
                 if packed is not None and kind not in packs:
                     packs[kind] = _is_right(module, packed)
-                held = _Held(packed if packs.get(kind) else None)
-                memory -= held.packed_bytes
-                held.arrays(module.weight, module.bias)
-                if held.packed is not None:
+                prepared = _Held(packed if packs.get(kind) else None)
+                memory -= prepared.packed_bytes
+                prepared.arrays(module.weight, module.bias)
+                if prepared.packed is not None:
                     give_back(numbers(module.weight))
-                self._held.append(held)
-                by_linear[module] = held
-                self._forwards.append((vars(module), _forward(module, held)))
-                rows = held.rows
+                self._held.append(prepared)
+                by_linear[module] = prepared
+                self._forwards.append((vars(module), _forward(module, prepared)))
+                rows = prepared.rows
                 self.counts = range(min(self.counts.start or sys.maxsize, rows.start), rows.stop)
         self._add_layers(model, by_linear)
-        half = next((each.weight.dtype for each in model.modules() if type(each) is nn.Linear and _is_half(each)), None)
+        half = next(
+            (module.weight.dtype for module in model.modules() if type(module) is nn.Linear and _is_half(module)), None
+        )
         if half is not None and instructions():
             name = str(half).removeprefix("torch.")
             self._reason = (
@@ -136,18 +138,18 @@ class FastLinears:
             if (forward := forwards.get(id(vars(own)))) is not None:
                 vars(lent)["forward"] = _in_parts(forward)
 
-    def _add_layers(self, model: nn.Module, held: Mapping[nn.Module, _Held]) -> None:
+    def _add_layers(self, model: nn.Module, by_linear: Mapping[nn.Module, _Held]) -> None:
         """Find the decoder layers that the module can run, those all of whose linear layers it multiplies."""
         rotary = rotary_of(model)
         self._reason = "it has no layers of Llama's kind"
         for parts in llama_layers(model):
             self._reason = "the module does not multiply its layers' weights on this processor"
-            if not all(linear in held and not linear.out_features % _PANEL for linear in parts.linears):
+            if not all(linear in by_linear and not linear.out_features % _PANEL for linear in parts.linears):
                 return
             self._reason = "the module is not made for its layers' sizes"
             if rotary is None or not FastLayer.fits(parts):
                 return
-            layer = FastLayer(parts, [_source(linear, held[linear]) for linear in parts.linears])
+            layer = FastLayer(parts, [_source(linear, by_linear[linear]) for linear in parts.linears])
             if not self._layers and not (layer.prepare() and self._is_right(layer, rotary)):
                 return
             self._layers.append(layer)
@@ -174,16 +176,16 @@ class FastLinears:
     @property
     def packed_bytes(self) -> int:
         """Memory of packed copies of weights."""
-        return sum(held.packed_bytes for held in self._held)
+        return sum(prepared.packed_bytes for prepared in self._held)
 
     def check(self) -> None:
         """Notice what changed since the last call: modules, and packed weights that were changed through `.data`, which
         PyTorch does not count. Those that still are the pages of a file are unchanged; of the others some numbers are
         compared: 1 ms for 100 M of them."""
-        for held in self._held:
-            packed, numbers = held.packed, held.numbers
+        for prepared in self._held:
+            packed, numbers = prepared.packed, prepared.numbers
             if packed is not None and numbers is not None and not give_back(numbers[0]):
-                held.packed = packed if _linear.holds(packed.units, numbers[0]) else None
+                prepared.packed = packed if _linear.holds(packed.units, numbers[0]) else None
         self._usable = [layer for layer in self._layers if layer.prepare()]
 
     @contextmanager
@@ -199,7 +201,7 @@ class FastLinears:
             yield
             return
         parameters = [cast("dict[str, object]", names["_parameters"]) for names, _ in self._forwards]
-        ours = [each for each, held in zip(self._forwards, parameters, strict=True) if OWN.issubset(held)]
+        ours = [pair for pair, keys in zip(self._forwards, parameters, strict=True) if OWN.issubset(keys)]
         ours += [(layer.names, layer.forward) for layer in self._usable]
         try:
             for names, forward in ours:
@@ -274,7 +276,7 @@ def _is_right(module: nn.Linear, packed: PackedWeights | None = None) -> bool:
     return right
 
 
-def _forward(module: nn.Linear, held: _Held) -> Forward:
+def _forward(module: nn.Linear, prepared: _Held) -> Forward:
     """Create the replacement of the layer's `forward`."""
     parameters = parameters_of(module)
 
@@ -283,7 +285,7 @@ def _forward(module: nn.Linear, held: _Held) -> Forward:
         assert weight is not None
         size = weight.shape[1]
         if (
-            input.numel() // size not in held.rows
+            input.numel() // size not in prepared.rows
             or input.dtype is not torch.float32
             or weight.dtype is not torch.float32
             or torch.is_grad_enabled()
@@ -292,10 +294,10 @@ def _forward(module: nn.Linear, held: _Held) -> Forward:
             or input.shape[-1] != size
         ):
             output = linear(input, weight, bias)
-            if held.packed is not None and held.numbers is not None:
-                give_back(held.numbers[0])
+            if prepared.packed is not None and prepared.numbers is not None:
+                give_back(prepared.numbers[0])
             return output
-        arrays = held.arrays(weight, bias)
+        arrays = prepared.arrays(weight, bias)
         return linear(input, weight, bias) if arrays is None else _product(input, arrays, weight, bias)
 
     return forward
@@ -350,7 +352,7 @@ class _Held:
         if at != self._at or self.numbers is None:
             fits = weight.device.type == "cpu" and _is_plain(weight) and weight.is_contiguous()
             fits = fits and weight.shape[0] >= _PANEL and weight.shape[1] % _WHOLE == 0
-            fits = fits and all(each is None or each.dtype == torch.float32 for each in (weight, bias))
+            fits = fits and all(tensor is None or tensor.dtype == torch.float32 for tensor in (weight, bias))
             self.numbers = _arrays(weight, bias) if fits else None
             self._at = at
         if self.packed is None or self.numbers is None:
@@ -361,7 +363,7 @@ class _Held:
         return self.packed.units, self.numbers[1]
 
 
-def _source(module: nn.Linear, held: _Held) -> Callable[[], Arrays | None]:
+def _source(module: nn.Linear, prepared: _Held) -> Callable[[], Arrays | None]:
     """A function that returns the layer's arrays as they are now; None if they are no plain float32 parameters."""
     parameters = parameters_of(module)
 
@@ -369,7 +371,7 @@ def _source(module: nn.Linear, held: _Held) -> Callable[[], Arrays | None]:
         if not OWN.issubset(parameters):
             return None
         weight, bias = parameters["weight"], parameters["bias"]
-        return None if weight is None else held.arrays(weight, bias)
+        return None if weight is None else prepared.arrays(weight, bias)
 
     return arrays
 

@@ -120,7 +120,7 @@ class PlainSession:
             self._waiting, self._draft = [], None
             assert logits is not None
             return Scores.of_rows([logits[0, -1:]])
-        before = deepcopy(self._arguments), self._ids, {place: deepcopy(each) for place, each in self._inner.items()}
+        before = deepcopy(self._arguments), self._ids, {place: deepcopy(value) for place, value in self._inner.items()}
         tokens = [*self._waiting, *ids]
         self._draft = _Draft(before, tokens, chain)
         if tokens:

@@ -191,7 +191,7 @@ class PrefixCache:
             self._touch(keys)
 
     def _add_states(self, block: _Block, states: Sequence[State], used: set[tuple[int, tuple[int, ...]]]) -> None:
-        size = sum(each.nbytes for state in states for each in state.values())
+        size = sum(tensor.nbytes for state in states for tensor in state.values())
         if self._make_room(size, used):
             block.states, block.size = states, block.size + size
             self._bytes += size
@@ -255,4 +255,4 @@ def _blocks(tokens: Sequence[int], most: int | None) -> list[tuple[int, ...]]:
 
 
 def _bytes(layer: tuple[torch.Tensor, torch.Tensor] | None) -> int:
-    return 0 if layer is None else sum(each.numel() * each.element_size() for each in layer)
+    return 0 if layer is None else sum(tensor.numel() * tensor.element_size() for tensor in layer)

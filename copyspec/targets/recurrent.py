@@ -78,11 +78,11 @@ class IndexedPassLayer(PassLayer):  # type: ignore[no-untyped-call]
 
 def add_layers(cache: PassCache, parts: Sequence[LayerParts]) -> None:
     """Let an empty cache have layers that hold these parts."""
-    for number, each in enumerate(parts):
-        if each.states:
-            cache.layers.append(StatePassLayer(cache, number, each.states) if each.attends else StateLayer(each.states))
+    for number, part in enumerate(parts):
+        if part.states:
+            cache.layers.append(StatePassLayer(cache, number, part.states) if part.attends else StateLayer(part.states))
         else:
-            cache.layers.append(IndexedPassLayer(cache, number) if each.indexes else PassLayer(cache, number))
+            cache.layers.append(IndexedPassLayer(cache, number) if part.indexes else PassLayer(cache, number))
 
 
 @dataclass(slots=True)
@@ -188,7 +188,7 @@ class RecurrentStates:
         """Make the states after this node of the last pass (ROOT: after the uncached tokens) the row's."""
         nodes, self._nodes[row] = self._nodes[row], {}
         for number, after in nodes.items():
-            self._rows[row] = {**self._rows[row], number: {key: each.clone() for key, each in after(node).items()}}
+            self._rows[row] = {**self._rows[row], number: {key: value.clone() for key, value in after(node).items()}}
 
     def go_back(self, before: Sequence[int], wanted: Sequence[int]) -> list[int]:
         """The lengths to which rows of `before` tokens can be cut, at most the wanted ones: a state cannot go back, so
@@ -202,7 +202,7 @@ class RecurrentStates:
     def most_nodes(self) -> int:
         """How many nodes a row's tree may have, so that what is kept of all rows' nodes fits into NODE_BYTES."""
         first = self._rows[0] if self._rows else {}
-        size = sum(self._kept(number, each) for number, state in first.items() for each in state.values())
+        size = sum(self._kept(number, value) for number, state in first.items() for value in state.values())
         return max(1, NODE_BYTES // (size * len(self._rows))) if size else sys.maxsize
 
     def _kept(self, number: int, state: torch.Tensor) -> int:
@@ -232,12 +232,12 @@ class RecurrentStates:
 
             def run(places: Places, states: Sequence[State], mix: Callable[..., Any] = forward) -> list[State]:
                 """Run the mixer on some tokens of rows that have these states; return their new states."""
-                write_state(layer, {key: torch.cat([each[key] for each in states]) for key in states[0]})
+                write_state(layer, {key: torch.cat([state[key] for state in states]) for key in states[0]})
                 index = torch.tensor(places, device=hidden.device)
                 cut = partial(of_tokens, tokens, lambda values: values[0, index])
-                outputs.put(mix(*map(cut, args), **{name: cut(each) for name, each in named.items()}), places)
+                outputs.put(mix(*map(cut, args), **{name: cut(value) for name, value in named.items()}), places)
                 after = read_state(layer)
-                return [{key: each[at : at + 1] for key, each in after.items()} for at in range(len(states))]
+                return [{key: value[at : at + 1] for key, value in after.items()} for at in range(len(states))]
 
             nodes: list[list[State]] = [[] for _ in drafts.rows]
 
@@ -265,7 +265,7 @@ class RecurrentStates:
                 else:
                     step = 1 if has_state else count  # some mixers read several tokens from no state only
                     for start in range(0, count, step):
-                        states = run([list(each[start : start + step]) for each in read], states)
+                        states = run([list(value[start : start + step]) for value in read], states)
                 for row, state in zip(rows, states, strict=True):
                     nodes[row].append(state)
             taken = None

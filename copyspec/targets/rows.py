@@ -74,8 +74,8 @@ class RowSessions:
         scores, states = zip(
             *[session.score_with_states([ids], [tree], layers) for session, ids, tree in parts], strict=True
         )
-        held = [each[0] for each in states if each is not None]
-        return Scores.of_rows([each[0] for each in scores]), held if len(held) == len(scores) else None
+        row_states = [state[0] for state in states if state is not None]
+        return Scores.of_rows([score[0] for score in scores]), row_states if len(row_states) == len(scores) else None
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for session, path in zip(self._sessions, paths, strict=False):
@@ -86,9 +86,9 @@ class RowSessions:
             session.trim([length])
 
     def select(self, rows: Sequence[int]) -> None:
-        kept = set(rows)
+        selected = set(rows)
         for row, session in enumerate(self._sessions):
-            if row not in kept:
+            if row not in selected:
                 session.close()
         self._sessions = [self._sessions[row] for row in rows]
 

@@ -120,7 +120,7 @@ class Seq2SeqSession(TreeSession):
             layers = []
             if all([row.cross for row in rows]):
                 of_layers = zip(*[row.cross for row in rows], strict=True)
-                layers = [_joined(each) for each in of_layers]
+                layers = [_joined(layer) for layer in of_layers]
             self._joined = list(rows), states, layers
         cross = DynamicCache()
         for keys, values in layers:

@@ -39,26 +39,26 @@ def read_decisions(path: Path) -> list[DecidedFile]:
     """Read a file of decisions. Raises ValueError with the reason if it is invalid."""
     try:
         with open_input(path) as file:
-            held = file.read(MAX_BYTES + 1)
-        if len(held) > MAX_BYTES:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
-        data = json.loads(held)
+        data = json.loads(content)
         if not isinstance(data, dict) or data.get("copyspec-decisions") != VERSION:
             raise ValueError("it does not say so")
-        return [_file(each) for each in data["files"]]
+        return [_file(file) for file in data["files"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"{error!r} is missing" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{str(path)!r} is not a decisions file of version {VERSION}: {reason}") from error
 
 
 def _file(data: Mapping[str, Any]) -> DecidedFile:
-    found: dict[int, list[tuple[Edit, str]]] = {}
-    for each in data["edits"]:
-        if wrong := [name for name, kind in _FIELDS.items() if type(each[name]) is not kind]:
-            raise ValueError(f"{wrong[0]} is {each[wrong[0]]!r}")
-        if each["accept"]:
-            found.setdefault(each["part"], []).append((Edit(each["start"], each["end"], each["corr"]), each["orig"]))
-    return DecidedFile(str(data["name"]), str(data["digest"]), found)
+    edits: dict[int, list[tuple[Edit, str]]] = {}
+    for edit in data["edits"]:
+        if wrong := [name for name, kind in _FIELDS.items() if type(edit[name]) is not kind]:
+            raise ValueError(f"{wrong[0]} is {edit[wrong[0]]!r}")
+        if edit["accept"]:
+            edits.setdefault(edit["part"], []).append((Edit(edit["start"], edit["end"], edit["corr"]), edit["orig"]))
+    return DecidedFile(str(data["name"]), str(data["digest"]), edits)
 
 
 @dataclass(slots=True)
@@ -100,15 +100,15 @@ class Decided:
     def _decided(self, job: FileJob) -> DecidedFile | None:
         if job.report.error is not None or job.report.was_done:
             return None
-        named = [each for each in self.files if each.name == os.path.basename(job.path)]
+        named = [file for file in self.files if file.name == os.path.basename(job.path)]
         if not named:
             job.report.error = ValueError("the decisions do not mention this file")
             return None
         digest = fingerprint(Path(job.path))
-        same = [each for each in named if each.digest == digest]
+        same = [file for file in named if file.digest == digest]
         if not same:
             job.report.error = ValueError("the file has changed since the decisions were made; correct it again")
-        elif any(each.edits != same[0].edits for each in same):
+        elif any(file.edits != same[0].edits for file in same):
             job.report.error = ValueError(
                 "the decisions hold several files of this name and content with other edits each: make a page for each "
                 "of them"

@@ -112,16 +112,16 @@ class GECPipeline:
         """`model`: as for `copyspec.generate`, or a corrector of your own. Raises TypeError for an unknown option and
         ValueError for an invalid one."""
         reject_unknown(options, PipelineOptions.__annotations__)
-        given = {name: value for name, value in options.items() if name != "guards" or value is not None}
-        running = {name: given.pop(name) for name in ("guards", "split", "pack") if name in given}
+        settings = {name: value for name, value in options.items() if name != "guards" or value is not None}
+        running = {name: settings.pop(name) for name in ("guards", "split", "pack") if name in settings}
         run_options = RunOptions(**running)  # type: ignore[arg-type]
         if isinstance(model, (LateCorrector, Corrector)):  # the second check, up to Python 3.11, would load its model
-            if given:
-                names = ", ".join(sorted(given))
+            if settings:
+                names = ", ".join(sorted(settings))
                 raise ValueError(f"{names} cannot be given beside a corrector, which decides that itself")
             self.corrector: Corrector = model
         else:
-            asked = ModelOptions(**given)  # type: ignore[arg-type]  # checked before a model is loaded
+            asked = ModelOptions(**settings)  # type: ignore[arg-type]  # checked before a model is loaded
             self.corrector = ModelCorrector(model, asked)
         self.runner = Runner(self.corrector, run_options)
 
@@ -162,8 +162,8 @@ class GECPipeline:
 
     def _corrections(self, texts: list[str]) -> list[Correction]:
         corrections = list(self.stream(texts))
-        if kept := Counter(refusal.reason for each in corrections for refusal in each.refused):
-            counts = ", ".join(f"{count} {reason}" for reason, count in sorted(kept.items()))
+        if reasons := Counter(refusal.reason for correction in corrections for refusal in correction.refused):
+            counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
             number = f"{len(texts)} text{'s' * (len(texts) != 1)}"
             logger.warning("parts of %s were left unchanged: %s", number, counts)
         return corrections

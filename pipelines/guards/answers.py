@@ -101,9 +101,9 @@ def unfenced(lines: Sequence[str], before: Sequence[str]) -> Sequence[str] | Ref
     start = next((index for index, line in enumerate(lines) if FENCE.fullmatch(line)), None)
     if start is None:
         return lines
-    found = FENCE.fullmatch(lines[start])
-    assert found is not None
-    ends = [at for at in range(start + 1, len(lines)) if is_closing(lines[at], found[2])]
+    match = FENCE.fullmatch(lines[start])
+    assert match is not None
+    ends = [at for at in range(start + 1, len(lines)) if is_closing(lines[at], match[2])]
     if open_fence(lines) is not None:
         ends.append(len(lines))  # it was never closed
     is_open = open_fence(before) is not None
@@ -118,13 +118,13 @@ def unfenced(lines: Sequence[str], before: Sequence[str]) -> Sequence[str] | Ref
             best, least, outside = inner, least_here, [*lines[:start], *after]
     if best is lines:
         return lines
-    if found[3].split(" ")[0].casefold() in _PATCHES and lines[start] not in before:
+    if match[3].split(" ")[0].casefold() in _PATCHES and lines[start] not in before:
         return _PATCH_REFUSAL
-    best = _dedented(best, found[1], before)
-    is_unclear = any(is_closing(line, found[2]) or line == lines[start] for line in new_lines(best, before))
+    best = _dedented(best, match[1], before)
+    is_unclear = any(is_closing(line, match[2]) or line == lines[start] for line in new_lines(best, before))
     if is_unclear or any(FENCE.fullmatch(line) for line in outside):
         return Refusal("blocks", "the answer has several blocks of code, and none of them is the file")
-    if shared([*outside, found[3]], before):
+    if shared([*outside, match[3]], before):
         return Refusal("blocks", "a part of the file stands outside of the answer's block of code")
     return best
 
@@ -225,7 +225,7 @@ def _why_none(lines: Sequence[str], before: Sequence[str], instruction: str, may
         return Refusal("numbers", "the answer has the numbers of the lines in front of them")
     if mark := omission(lines, before):
         return Refusal("omission", f"the answer leaves out a part of the file: {mark.strip()[:80]!r} stands for it")
-    old, now = (sum(bool(line.strip()) for line in each) for each in (before, lines))
+    old, now = (sum(bool(line.strip()) for line in side) for side in (before, lines))
     if may_shrink or _TOLD.search(instruction):
         return None
     if mark := _aside(lines, before):
@@ -255,13 +255,13 @@ def _is_patch(new: Sequence[str], before: Sequence[str]) -> bool:
     known = {line for line in before if line.strip()}
     removed = sum(line[:1] == "-" and line[1:] in known for line in new)
     added = sum(line[:1] == "+" for line in new)
-    kept = sum(line[:1] == " " and line[1:] in known and line not in known for line in new)
-    return (removed > 0 and added > 0) or (added + removed > 0 and kept > 1)
+    context = sum(line[:1] == " " and line[1:] in known and line not in known for line in new)
+    return (removed > 0 and added > 0) or (added + removed > 0 and context > 1)
 
 
 def _numbered(new: Sequence[str], before: Sequence[str]) -> bool:
     known = {line.strip() for line in before if line.strip()}
-    numbered = sum((found := _NUMBER.match(line)) is not None and line[found.end() :].strip() in known for line in new)
+    numbered = sum((match := _NUMBER.match(line)) is not None and line[match.end() :].strip() in known for line in new)
     return numbered > 1 and 2 * numbered > len([line for line in new if line.strip()])
 
 
@@ -271,8 +271,8 @@ def _in_new_blocks(lines: Sequence[str], before: Sequence[str]) -> bool:
     inside = total = 0
     is_new = False
     for line in lines:
-        if opened is None and (found := FENCE.fullmatch(line)):
-            opened, is_new = found[2], line not in known
+        if opened is None and (match := FENCE.fullmatch(line)):
+            opened, is_new = match[2], line not in known
         elif opened is not None and is_closing(line, opened):
             opened = None
         elif line.strip() and line in known:

@@ -23,9 +23,9 @@ _VOWELS, _VOWEL_LETTERS = frozenset("aeiou"), frozenset("aefhilmnorsx")
 def article_of(following: str, is_word: Callable[[str], bool]) -> str | None:
     """The article before what follows; None if either may be right (abbreviations, unknown words, markup), or if no
     word follows."""
-    if not (found := _NEXT.match(following)) or _MACRO.match(following, found.end()):
+    if not (match := _NEXT.match(following)) or _MACRO.match(following, match.end()):
         return None
-    word = found[1]
+    word = match[1]
     if _NUMBER.match(word):
         return "an" if _SOUNDS_VOWEL.match(word) else "a"
     small = word.lower()

@@ -72,8 +72,8 @@ def _is_form(char: str, known: Set[str]) -> bool:
 
 def _scripts(text: Iterable[str]) -> set[str]:
     """The scripts whose letters a text may hold: those of its letters, and all of Japanese if it has kana."""
-    found = {script(char) for char in set(text) if char.isalpha()}
-    return found | _JAPANESE if found & {"HIRAGANA", "KATAKANA"} else found
+    scripts = {script(char) for char in set(text) if char.isalpha()}
+    return scripts | _JAPANESE if scripts & {"HIRAGANA", "KATAKANA"} else scripts
 
 
 def _has_latin(text: Iterable[str]) -> bool:

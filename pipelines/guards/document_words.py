@@ -102,14 +102,18 @@ class DocumentWords:
         self._symbols.update(_SYMBOL.findall(_TAG.sub(" ", rest)), _SYMBOL_IN_PROSE.findall(prose))
         self.serial_commas.read(prose)
         first = (
-            next(filter(str.isalpha, part.text[each.start : each.end]), "")
-            for each in part.segments
-            if each.begins or each.ends
+            next(filter(str.isalpha, part.text[segment.start : segment.end]), "")
+            for segment in part.segments
+            if segment.begins or segment.ends
         )
         self._openings.update(letter.islower() for letter in first if letter)
         self._texts += len(part.segments) + len(_tracked(part))
         self._is_inside |= not part.is_verbatim
-        ends = (part.text[max(each.start, each.end - ENDING_CHARS) : each.end] for each in part.segments if each.ends)
+        ends = (
+            part.text[max(segment.start, segment.end - ENDING_CHARS) : segment.end]
+            for segment in part.segments
+            if segment.ends
+        )
         for text in ends:
             self._open += lacks_end(text)
             self._ended += bool(END.search(text))
@@ -133,7 +137,7 @@ class DocumentWords:
     def knows(self, word: str) -> bool:
         """Whether `word` is in the word list, of the project, or in the document."""
         stem = ENDING.sub("", word)
-        return is_english(word) or any(self._has(each) or each.casefold() in self._own for each in (word, stem))
+        return is_english(word) or any(self._has(form) or form.casefold() in self._own for form in (word, stem))
 
     def is_word(self, word: str) -> bool:
         """Whether `word` is in a word list or of the project. Words of the document may be misspelt."""
@@ -141,7 +145,7 @@ class DocumentWords:
 
     def count(self, word: str) -> int:
         """Occurrences of a word in the prose, in any case."""
-        return sum(self._prose[each] for each in _cases(word))
+        return sum(self._prose[case] for case in _cases(word))
 
     def is_often(self, word: str) -> bool:
         """Whether the prose has a word OFTEN, so that it is intended."""
@@ -225,7 +229,7 @@ class DocumentWords:
         return f"{word!r}: {known}, {self.count(word)} times in the document{marked}{name}"
 
     def _has(self, word: str) -> bool:
-        return any(each in self._prose or each in self._marked for each in _cases(word))
+        return any(case in self._prose or case in self._marked for case in _cases(word))
 
 
 def beginning(parts: Iterator[Part]) -> list[Part]:
@@ -285,13 +289,13 @@ def _bases(word: str) -> Iterator[str]:
 
 def _tracked(part: Part) -> list[tuple[int, int]]:
     """Paragraphs with tracked changes: nobody may correct them now, but they are of the document as before."""
-    return [each.span for each in part.refused if each.reason == "tracked" and each.span is not None]
+    return [refusal.span for refusal in part.refused if refusal.reason == "tracked" and refusal.span is not None]
 
 
 def _divided(part: Part) -> tuple[list[str], list[str]]:
     """The prose of a part, and the rest of it: code, markup."""
     prose, rest, at = list[str](), list[str](), 0
-    spans = [(each.start, each.end, each.protected) for each in part.segments]
+    spans = [(segment.start, segment.end, segment.protected) for segment in part.segments]
     for first, last, protected in sorted([*spans, *((*span, ()) for span in _tracked(part))]):
         rest.append(part.text[at:first])
         at = first

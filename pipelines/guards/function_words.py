@@ -109,7 +109,7 @@ def are_forms(word: str, other: str) -> bool:
 def forms_of(word: str) -> frozenset[str]:
     """Return the other irregular forms of a lower-case word ("keep": "kept"), without function words."""
     numbers = frozenset() if word in FUNCTION_WORDS else _FORMS.get(word, frozenset())
-    return frozenset(each for number in numbers for each in _MEMBERS[number] if each not in FUNCTION_WORDS) - {word}
+    return frozenset(form for number in numbers for form in _MEMBERS[number] if form not in FUNCTION_WORDS) - {word}
 
 
 def are_of_a_kind(word: str, other: str) -> bool:

@@ -31,7 +31,7 @@ _BETWEEN = frozenset("her him it me not them us you".split())  # noqa: SIM905
 def is_gerund_after_to(word: str, before: Sequence[str]) -> bool:
     """Whether a word follows a "to" that may be a preposition, so that its "-ing" is right. `before`: the words before
     the word."""
-    *rest, to = ["", *(each.lower() for each in before)]
+    *rest, to = ["", *(word.lower() for word in before)]
     if not word.endswith("ing") or to != "to":
         return False
     while rest and rest[-1] in _BETWEEN:

@@ -119,12 +119,12 @@ def styled(text: str, segment: Segment, checked: Checked, options: GuardOptions,
         edit = Edit(start, end, restyled(word, options.style))
         stays = edit.replacement == word or facts.is_own(word) or facts.is_marked(word)
         stays = stays or (word[0].isupper() and (facts.is_name(word) or not openings.has(start)))
-        stays = stays or any(each.start <= end and start <= each.end for each in checked.edits)
+        stays = stays or any(other.start <= end and start <= other.end for other in checked.edits)
         if not stays and stretches.refusal(edit) is None:
             made.append(edit)
     for edit in facts.serial_commas.others(text, segment):
         if stretches.refusal(edit) is None and not any(
-            each.start <= edit.end and edit.start <= each.end for each in made
+            other.start <= edit.end and edit.start <= other.end for other in made
         ):
             made.append(edit)
     verdicts = [Verdict(edit, None, lambda: f"style: {options.style}") for edit in made[len(checked.edits) :]]
@@ -145,20 +145,20 @@ def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOp
         change = changes[place]
         refusals[place] = judge.doubtful(change, gain) or _rival(text, segment, change, judge, options, context)
     for group in together:
-        if first := next((each for place in group if (each := refusals[place])), None):
+        if first := next((fault for place in group if (fault := refusals[place])), None):
             for place in group:
                 refusals[place] = refusals[place] or _belonging(text, changes[place], first)
     verdicts = [
         Verdict(change, refusals[place], partial(judge.account, change, gain_of.get(place)))
         for place, change in enumerate(changes)
     ]
-    kept = [change for change, refusal in zip(changes, refusals, strict=True) if refusal is None]
+    accepted = [change for change, refusal in zip(changes, refusals, strict=True) if refusal is None]
     dropped = [refusal for refusal in refusals if refusal is not None]
-    if kept and (refusal := stretches.refusal_of_all(kept)):
+    if accepted and (refusal := stretches.refusal_of_all(accepted)):
         return Checked((), refusal, [*dropped, refusal], verdicts)
-    if dropped and (options.all_or_nothing or not kept):
+    if dropped and (options.all_or_nothing or not accepted):
         return Checked((), dropped[0], dropped, verdicts)
-    return Checked(kept, None, dropped, verdicts)
+    return Checked(accepted, None, dropped, verdicts)
 
 
 def _gains(
@@ -220,7 +220,7 @@ def measured_changes(
     for change in _changes(text, edits) if edits else ():
         kind, margin = judge.measured(change)
         refusals = check(text, segment, apply(text, [change]), options=options, context=context).dropped
-        reason = next((each.reason for each in refusals), "")
+        reason = next((refusal.reason for refusal in refusals), "")
         yield change, kind, math.inf if margin is None else margin, reason
 
 
@@ -332,7 +332,7 @@ def _count(text: str) -> int:
 
 def _patterns(options: GuardOptions) -> dict[str, Searchable]:
     """The patterns of text that must stay, by reason of refusal."""
-    found: dict[str, Searchable] = {
+    patterns: dict[str, Searchable] = {
         reason: pattern for reason, pattern in PATTERNS.items() if not getattr(options, f"allow_{reason}")
     }
-    return found | {f"protect[{number}]": BoundedPattern(pattern) for number, pattern in enumerate(options.protect)}
+    return patterns | {f"protect[{number}]": BoundedPattern(pattern) for number, pattern in enumerate(options.protect)}

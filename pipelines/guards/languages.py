@@ -124,8 +124,8 @@ def language_of(text: str) -> str | None:
         return (written or ("",))[0]
     among = written or _LISTS
     words = {word.casefold() for word in spelt(text)}  # repetitions are no further evidence
-    found = Counter({name: sum(_is_evidence(name, word) for word in words) for name in among})
-    (best, hits), *others = found.most_common(2)
+    counts = Counter({name: sum(_is_evidence(name, word) for word in words) for name in among})
+    (best, hits), *others = counts.most_common(2)
     ahead = hits - (others[0][1] if others else 0)
     is_clear = ahead >= MIN_FUNCTION_WORDS - (hits >= 2 * MIN_FUNCTION_WORDS)
     return best if hits >= MIN_FUNCTION_WORDS and is_clear else None
@@ -141,9 +141,9 @@ def is_in(text: str, language: str) -> bool | None:
         verdict = looks_english(text)
         if verdict is not None:
             return verdict
-    found = language_of(text)
-    if found is not None:
-        return found == language
+    other = language_of(text)
+    if other is not None:
+        return other == language
     letters = Counter(script(char) for char in text if char.isalpha())
     if not letters:
         return None

@@ -110,17 +110,17 @@ def _bases(word: str) -> set[str]:
 def _stems(word: str, least: int) -> set[str]:
     """A word and its possible stems of at least `least` letters, after removing endings repeatedly."""
     word = word[:_COMPARED]
-    found, queue = {word}, [word]
+    stems, queue = {word}, [word]
     while queue:
-        each = queue.pop()
-        for size in range(1, min(7, len(each) - least) + 1):
-            if not _ENDINGS.fullmatch(each, len(each) - size):
+        whole = queue.pop()
+        for size in range(1, min(7, len(whole) - least) + 1):
+            if not _ENDINGS.fullmatch(whole, len(whole) - size):
                 continue
-            stem = each[:-size]
+            stem = whole[:-size]
             forms = {stem, stem[:-1] if stem[-1] == stem[-2] else stem, stem[:-1] + "y" if stem[-1] == "i" else stem}
-            queue += [form for form in forms if len(form) >= least and form not in found]
-            found |= {form for form in forms if len(form) >= least}
-    return found
+            queue += [form for form in forms if len(form) >= least and form not in stems]
+            stems |= {form for form in forms if len(form) >= least}
+    return stems
 
 
 def _sound(word: str) -> str:

@@ -41,7 +41,7 @@ def _has(text: str, becomes: str, beside: tuple[list[str], list[str]], *, is_nex
     """Whether a text has the new words, with one of their neighbours unless they are next to the sign."""
     words, (last, first) = f" {_folded(spelt(text))} ", beside
     wanted = [spelt(becomes)] if is_next else [last + spelt(becomes), spelt(becomes) + first]
-    return any(f" {_folded(each)} " in words for each in wanted if each)
+    return any(f" {_folded(phrase)} " in words for phrase in wanted if phrase)
 
 
 def _folded(words: list[str]) -> str:

@@ -34,7 +34,7 @@ class SerialCommas:
     def others(self, text: str, segment: Segment) -> Iterator[Edit]:
         """Yield the edits that give lists of words the comma, or take it from them, as most of the document has it."""
         total = self._counts.total()
-        habit = next((each for each in (True, False) if self._counts[each] >= max(_LEAST, _SHARE * total)), None)
+        habit = next((habit for habit in (True, False) if self._counts[habit] >= max(_LEAST, _SHARE * total)), None)
         for match in _PLAIN.finditer(text, segment.start, segment.end) if habit is not None else ():
             if bool(match[1]) is not habit:
                 yield Edit(*match.span(1), "," if habit else "")

@@ -60,7 +60,7 @@ def lost_phrase(text: str, start: int, end: int, becomes: str) -> str | None:
     """Return the set phrase of another language that a text loses if a span of it becomes another one, else None."""
     first, last = max(0, start - _LONGEST), min(len(text), end + _LONGEST)
     after = {*map(_plain, _SET.findall(f"{text[first:start]}{becomes}{text[end:last]}"))}
-    return next((each for each in _SET.findall(text, first, last) if _plain(each) not in after), None)
+    return next((phrase for phrase in _SET.findall(text, first, last) if _plain(phrase) not in after), None)
 
 
 def made_preposition(text: str, start: int, becomes: str) -> str | None:

@@ -89,7 +89,7 @@ class Stretches:
         self.text, self.segment, self.patterns = text, segment, patterns
         piece = text[segment.start : segment.end]
         self.places = {
-            reason: [(found.start() + segment.start, found.end() + segment.start) for found in pattern.finditer(piece)]
+            reason: [(match.start() + segment.start, match.end() + segment.start) for match in pattern.finditer(piece)]
             for reason, pattern in self.patterns.items()
         }
         self.names = sorted(_names(text, segment)) if with_names else []
@@ -174,8 +174,8 @@ def around(text: str, segment: Segment, start: int, end: int) -> tuple[int, int]
 
 
 def _found(reason: str, pattern: Searchable, text: str) -> list[str]:
-    found = [match[0] for match in pattern.finditer(text)]
-    return [_quantity(each) for each in found] if reason == "numbers" else found
+    pieces = [match[0] for match in pattern.finditer(text)]
+    return [_quantity(piece) for piece in pieces] if reason == "numbers" else pieces
 
 
 def _quantity(number: str) -> str:
@@ -187,13 +187,13 @@ def _names(text: str, segment: Segment) -> list[tuple[int, int]]:
     """Spans of names, recognised by their capitals; in headings and all-capital text those tell nothing."""
     piece, offset = text[segment.start : segment.end], segment.start
     letters = [word for word in piece.split() if word[:1].isalpha()]
-    found = [*_MIXED.finditer(piece)]
+    matches = [*_MIXED.finditer(piece)]
     if sum(word.isupper() and len(word) > 1 for word in letters) * 2 <= len(letters):
-        found += _CAPITALS.finditer(piece)
+        matches += _CAPITALS.finditer(piece)
     openings = Openings(text, segment)
     capitalised = [word for word in _LONG.finditer(piece) if word[0][0].isupper()]
     inner = [word for word in capitalised if not openings.has(word.start() + offset)]
     counted = inner if END.search(piece) else capitalised  # a heading has no end
     if len(counted) * 2 <= len(letters):
-        found += inner
-    return [(word.start() + offset, word.end() + offset) for word in found]
+        matches += inner
+    return [(word.start() + offset, word.end() + offset) for word in matches]

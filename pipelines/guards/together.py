@@ -26,7 +26,7 @@ _NUMBERS = frozenset(
 def groups(text: str, changes: Sequence[Edit]) -> list[list[int]]:
     """The places of changes that are made or refused together, each in one group, in which they ascend as `changes`
     do."""
-    wordings = [Wording.of(text[each.start : each.end], each.replacement) for each in changes]
+    wordings = [Wording.of(text[change.start : change.end], change.replacement) for change in changes]
     group = [[place] for place in range(len(changes))]
     for two, change in enumerate(changes):
         for one in range(max(0, two - _FAR), two):
@@ -38,7 +38,7 @@ def groups(text: str, changes: Sequence[Edit]) -> list[list[int]]:
                 joined += group[two]
                 for place in group[two]:
                     group[place] = joined
-    return [sorted(each) for each in {id(each): each for each in group}.values()]
+    return [sorted(places) for places in {id(places): places for places in group}.values()]
 
 
 def _is_move(one: Wording, two: Wording) -> bool:

@@ -134,7 +134,7 @@ def open_fence(lines: Iterable[str]) -> str | None:
     fence: str | None = None
     for line in lines:
         if fence is None:
-            fence = found[2] if (found := FENCE.fullmatch(line)) else None
+            fence = match[2] if (match := FENCE.fullmatch(line)) else None
         elif is_closing(line, fence):
             fence = None
     return fence
@@ -142,8 +142,8 @@ def open_fence(lines: Iterable[str]) -> str | None:
 
 def without_thoughts(output: str, source: str) -> str:
     """An output without the thoughts that a model wrote before its answer."""
-    if found := _THOUGHTS.match(output):
-        return output if source.lstrip().startswith(f"<{found[1]}>") else output[found.end() :]
+    if match := _THOUGHTS.match(output):
+        return output if source.lstrip().startswith(f"<{match[1]}>") else output[match.end() :]
     _, closed, rest = output.partition("</think>")  # opened by the chat template
     return rest if closed and "</think>" not in source else output
 
@@ -163,8 +163,8 @@ def _candidates(text: str) -> Iterator[tuple[int, int]]:
     if _OPENING.match(text):
         if line := _LINE.match(text):
             yield line.end(), end
-        for found in re.finditer(r"[:：.!][ \t*_]*\s", text[:300]):
-            yield found.end(), end
+        for match in re.finditer(r"[:：.!][ \t*_]*\s", text[:300]):
+            yield match.end(), end
         if label := _LABEL.match(text):
             yield label.end(), end
     if closing := _CLOSING.search(text):
@@ -184,11 +184,11 @@ def _inside_fences(text: str) -> Iterator[tuple[int, int]]:
     closing = dict[str, int]()  # by the fence: the last line that closes it
     at = 0
     while at < len(lines):
-        found = FENCE.fullmatch(lines[at])
-        if found is None:
+        match = FENCE.fullmatch(lines[at])
+        if match is None:
             at += 1
             continue
-        fence = found[2]
+        fence = match[2]
         end = next((index for index in range(at + 1, len(lines)) if is_closing(lines[index], fence)), len(lines))
         if fence not in closing:
             closing[fence] = max((index for index in range(len(lines)) if is_closing(lines[index], fence)), default=-1)

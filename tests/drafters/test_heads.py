@@ -101,7 +101,7 @@ def trained(model: PreTrainedModel, kind: str = "recurrent") -> HeadFile:
     with torch.no_grad():
         for _ in range(DEPTH):
             tokens.append(model(tokens[-1][:, None]).logits[:, -1].argmax(-1))
-        states = [model.base_model(each[:, None]).last_hidden_state[:, -1] for each in tokens]
+        states = [model.base_model(token[:, None]).last_hidden_state[:, -1] for token in tokens]
     # The state before the first token is random, since the token alone determines what follows.
     windows = torch.stack(tokens, 1), torch.stack([torch.randn_like(states[0]), *states[:-1]], 1)
     for _ in range(plan.steps):
@@ -109,7 +109,7 @@ def trained(model: PreTrainedModel, kind: str = "recurrent") -> HeadFile:
         loss = trainer.loss(*windows)
         loss.backward()  # type: ignore[no-untyped-call]
         trainer.optimizer.step()
-    weights = {name: each.detach() for name, each in trainer.weights.items()}
+    weights = {name: tensor.detach() for name, tensor in trainer.weights.items()}
     if trainer.sizes is not None:
         return HeadFile(FeatureLayer(weights, trainer.sizes, DEPTH), None, "trained")
     return HeadFile(RecurrentHead(weights, DEPTH), None, "trained")
@@ -213,11 +213,11 @@ def test_states_of_prompts_read_in_pieces() -> None:
     for _ in range(WARM_PASSES + 1):  # the last time from a graph
         _, states = session.score_with_states(prompts, [DraftTree()] * 2, layers=[1])
     assert states is not None and session.runner == "graph"
-    for prompt, kept in zip(prompts, states, strict=True):
+    for prompt, state in zip(prompts, states, strict=True):
         with torch.inference_mode():
             alone = model.base_model(torch.tensor([prompt]), output_hidden_states=True)
-        torch.testing.assert_close(kept[LAST], alone.last_hidden_state[0], atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(kept[1], alone.hidden_states[1][0], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(state[LAST], alone.last_hidden_state[0], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(state[1], alone.hidden_states[1][0], atol=1e-4, rtol=1e-4)
 
 
 def test_without_states_nothing_is_drafted(caplog: pytest.LogCaptureFixture) -> None:
@@ -359,25 +359,25 @@ def test_eagles_published_format(version: int, tmp_path: Path) -> None:
     layer, fused = LlamaDecoderLayer(config, 0), version == 3
     prefix = "midlayer." if fused else "layers.0."
     fc = torch.nn.Linear((3 if fused else 2) * SIZE, SIZE, bias=not fused)
-    norms = {each: LlamaRMSNorm(SIZE, config.rms_norm_eps) for each in ("input_layernorm", "hidden_norm", "norm")}
+    norms = {name: LlamaRMSNorm(SIZE, config.rms_norm_eps) for name in ("input_layernorm", "hidden_norm", "norm")}
     if fused:
         for part in ("q_proj", "k_proj", "v_proj"):
             linear = getattr(layer.self_attn, part)
             setattr(layer.self_attn, part, torch.nn.Linear(2 * SIZE, linear.out_features, bias=False))
-    tensors = {f"{prefix}{key}": each for key, each in layer.state_dict().items() if "input_layernorm" not in key}
-    tensors |= {f"fc.{key}": each for key, each in fc.state_dict().items()}
+    tensors = {f"{prefix}{key}": tensor for key, tensor in layer.state_dict().items() if "input_layernorm" not in key}
+    tensors |= {f"fc.{key}": tensor for key, tensor in fc.state_dict().items()}
     if fused:
         tensors |= {"norm.weight": norms["norm"].weight, "lm_head.weight": torch.randn(40, SIZE)}
         tensors |= {f"{prefix}{key}.weight": norms[key].weight for key in ("input_layernorm", "hidden_norm")}
         tensors["d2t"] = torch.arange(3, 83, 2) - torch.arange(40)
     else:
         tensors["embed_tokens.weight"] = weights_of(model)[1]
-    for key, each in tensors.items():
+    for key, tensor in tensors.items():
         if "norm" in key:
-            each.detach().uniform_(0.5, 1.5)
-    save_file({key: each.detach().clone() for key, each in tensors.items()}, tmp_path / "model.safetensors")
-    held = {key: getattr(config, key) for key in EAGLE_CONFIG} | {"num_hidden_layers": 1, "draft_vocab_size": 40}
-    (tmp_path / "config.json").write_text(json.dumps(held))
+            tensor.detach().uniform_(0.5, 1.5)
+    save_file({key: tensor.detach().clone() for key, tensor in tensors.items()}, tmp_path / "model.safetensors")
+    fields = {key: getattr(config, key) for key in EAGLE_CONFIG} | {"num_hidden_layers": 1, "draft_vocab_size": 40}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
     file = load_heads(tmp_path, model)
     assert isinstance(file.heads, FeatureLayer) and (file.heads.output is not None) is fused
     assert file.vocabulary is None if not fused else file.vocabulary.tolist() == list(range(3, 83, 2))  # type: ignore[union-attr]
@@ -391,10 +391,10 @@ def test_eagles_published_format(version: int, tmp_path: Path) -> None:
         mask = torch.full((1, 1, count, count), float("-inf")).triu(1)
         if not fused:
             layer.input_layernorm = torch.nn.Identity()
-            given = fc(torch.cat([embeddings[:count], features], -1))[None]
-            return layer(given, attention_mask=mask, position_embeddings=turned)[0]
-        given = torch.cat([norms["input_layernorm"](embeddings[:count]), norms["hidden_norm"](features)], -1)
-        attended = layer.self_attn(given[None], position_embeddings=turned, attention_mask=mask)[0][0]
+            inputs = fc(torch.cat([embeddings[:count], features], -1))[None]
+            return layer(inputs, attention_mask=mask, position_embeddings=turned)[0]
+        inputs = torch.cat([norms["input_layernorm"](embeddings[:count]), norms["hidden_norm"](features)], -1)
+        attended = layer.self_attn(inputs[None], position_embeddings=turned, attention_mask=mask)[0][0]
         return features + attended + layer.mlp(layer.post_attention_layernorm(features + attended))
 
     states = torch.randn(5, (3 if fused else 1) * SIZE)
@@ -411,7 +411,7 @@ def test_eagles_published_format(version: int, tmp_path: Path) -> None:
     if fused:
         tensors["d2t"] = -torch.arange(40)  # forty times the first token
         (tmp_path / "model.safetensors").unlink()  # tensors of `file` may be mapped from it
-        save_file({key: each.detach().clone() for key, each in tensors.items()}, tmp_path / "model.safetensors")
+        save_file({key: tensor.detach().clone() for key, tensor in tensors.items()}, tmp_path / "model.safetensors")
         with pytest.raises(LoadError, match=r"model\.safetensors has a vocabulary that is not a list of different"):
             load_heads(tmp_path, model)
 
@@ -483,11 +483,11 @@ def test_a_feature_layer_drafts_as_it_was_trained() -> None:
     plan = HeadPlan(kind="feature", depth=DEPTH, inner=16, vocabulary=0, span=count, mixed=False)
     trainer = Trainer(output, table, None, plan, model)
     assert trainer.sizes is not None
-    weights = {name: torch.randn_like(each) * 0.3 for name, each in trainer.weights.items()}
+    weights = {name: torch.randn_like(tensor) * 0.3 for name, tensor in trainer.weights.items()}
     trainer.weights = weights
     layer = FeatureLayer(weights, trainer.sizes, DEPTH)
     tokens, states = torch.randint(VOCAB_SIZE, (1, count + 1)), torch.randn(1, count + 1, SIZE)
-    found = [features for features, _, _ in trainer._predictions(tokens, states)]
+    features_read = [features for features, _, _ in trainer._predictions(tokens, states)]
     embeddings = table.detach()[tokens[0]]
     for place in range(count):
         nodes = layer.begin(PairRows(12).read((states[0, : place + 1], embeddings[: place + 1])))
@@ -495,7 +495,7 @@ def test_a_feature_layer_drafts_as_it_was_trained() -> None:
             if depth:
                 at = place + depth
                 nodes = layer.follow(nodes, torch.zeros(1, 1, dtype=torch.long), embeddings[None, at : at + 1])
-            torch.testing.assert_close(nodes.features[0, 0], found[depth][place], atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(nodes.features[0, 0], features_read[depth][place], atol=1e-5, rtol=1e-4)
 
 
 def test_a_feature_layer_that_is_not_asked_keeps_as_many_states_as_it_reads() -> None:
@@ -508,9 +508,9 @@ def test_a_feature_layer_that_is_not_asked_keeps_as_many_states_as_it_reads() ->
         asked.run(EMPTY)
         assert sum(len(piece.tokens) for piece in idle._pieces) <= 12 and len(idle._pieces) <= MOST_PIECES
     idle.run(EMPTY)
-    expected, found = (list(zip(*predictor._predicted[()], strict=True)) for predictor in (asked, idle))
-    assert found[0] == expected[0]
-    assert found[1] == pytest.approx(expected[1], abs=1e-4)
+    expected, actual = (list(zip(*predictor._predicted[()], strict=True)) for predictor in (asked, idle))
+    assert actual[0] == expected[0]
+    assert actual[1] == pytest.approx(expected[1], abs=1e-4)
 
 
 def test_the_time_of_reads_survives_slow_ones_and_rests() -> None:

@@ -91,7 +91,7 @@ def test_a_layer_that_knows_the_target_is_accepted(tmp_path: Path) -> None:
     family = mtp.FAMILIES["MiMo"]
     plain, size = tiny(family.model), SIZE
     drawn = mtp.mtp_tensors(family, plain)
-    changes = {key: torch.zeros_like(each) for key, each in drawn.items() if "o_proj" in key or "down_proj" in key}
+    changes = {key: torch.zeros_like(tensor) for key, tensor in drawn.items() if "o_proj" in key or "down_proj" in key}
     changes[f"{family.projection}.weight"] = torch.cat([torch.zeros(size, size), torch.eye(size)], 1)
     changes |= {f"{norm}.weight": torch.ones(size) for norm in (family.token_norm, family.norm)}
     model = mtp.write("MiMo", tmp_path, changes)
@@ -171,9 +171,11 @@ def test_files_without_a_layer_are_told(tmp_path: Path) -> None:
 def test_output_weights_and_embeddings_of_the_layers_own(same: bool, tmp_path: Path) -> None:
     """Copies of the model's are not kept; others are used."""
     plain = tiny("deepseek_v3")
-    output, table = (each.detach().clone() for each in weights_of(plain))
+    output, table = (tensor.detach().clone() for tensor in weights_of(plain))
     changes = {HEAD: output, HEAD.replace("shared_head.head", "embed_tokens"): table}
-    model = mtp.write("DeepSeek-V3", tmp_path, {key: each if same else each.flip(0) for key, each in changes.items()})
+    model = mtp.write(
+        "DeepSeek-V3", tmp_path, {key: tensor if same else tensor.flip(0) for key, tensor in changes.items()}
+    )
     bound = DraftHeads(load_mtp(model), model).bound
     assert isinstance(bound.heads, MtpLayer) and (bound.heads.output is None) is same
     assert bound.shared.equal(output if same else output.flip(0))
@@ -188,12 +190,12 @@ def test_weights_in_several_files(tmp_path: Path) -> None:
     (tmp_path / mtp.WEIGHTS).unlink()
     names = {key: f"part-{number % 3}.safetensors" for number, key in enumerate(tensors)}
     for name in set(names.values()):
-        save_file({key: each for key, each in tensors.items() if names[key] == name}, tmp_path / name)
+        save_file({key: tensor for key, tensor in tensors.items() if names[key] == name}, tmp_path / name)
     index = {"metadata": {}, "weight_map": names}
     (tmp_path / f"{mtp.WEIGHTS}.index.json").write_text(json.dumps(index))
-    found = load_mtp(model).heads
-    assert isinstance(expected, MtpLayer) and isinstance(found, MtpLayer)
-    pairs = zip(expected.state_dict().items(), found.state_dict().items(), strict=True)
+    layer = load_mtp(model).heads
+    assert isinstance(expected, MtpLayer) and isinstance(layer, MtpLayer)
+    pairs = zip(expected.state_dict().items(), layer.state_dict().items(), strict=True)
     assert all(ours[0] == theirs[0] and ours[1].equal(theirs[1]) for ours, theirs in pairs)
 
 
@@ -230,5 +232,5 @@ def test_transformers_computes_the_same(name: str, tmp_path: Path) -> None:
     with torch.inference_mode():
         nodes = layer.begin(PairRows(CONTEXT).read((states, model.get_input_embeddings()(ids))))
         cache = cache_utils.MtpCache(config=model.config.get_mtp_config())
-        found = theirs.forward_layer(0, states[None], torch.arange(1, 7)[None], cache, input_ids=ids[None])
-    torch.testing.assert_close(nodes.features[0, 0], found[0, -1], atol=1e-5, rtol=1e-4)
+        output = theirs.forward_layer(0, states[None], torch.arange(1, 7)[None], cache, input_ids=ids[None])
+    torch.testing.assert_close(nodes.features[0, 0], output[0, -1], atol=1e-5, rtol=1e-4)

@@ -45,17 +45,17 @@ def test_turns_of_a_chat_against_plain_and_transformers(name: str) -> None:
     prompt = random_ids(70)
     for turn in range(3):
         plain = engine.generate(prompt, drafter="none", **OPTIONS)
-        kept = engine.generate(prompt, prefix_cache=True, **OPTIONS)
+        result = engine.generate(prompt, prefix_cache=True, **OPTIONS)
         again = engine.generate(prompt, prefix_cache=True, **OPTIONS)
         ids = torch.tensor([prompt])
         own = engine.model.generate(
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, eos_token_id=None, do_sample=False
         )
-        assert kept.token_ids == again.token_ids == plain.token_ids == tuple(own[0, len(prompt) :].tolist())
+        assert result.token_ids == again.token_ids == plain.token_ids == tuple(own[0, len(prompt) :].tolist())
         assert plain.stats.num_cached_tokens == 0
         assert again.stats.num_cached_tokens == (len(prompt) - 1) // BLOCK_TOKENS * BLOCK_TOKENS
-        assert (kept.stats.num_cached_tokens > 0) == (turn > 0)
-        prompt = [*prompt, *kept.token_ids, *random_ids(9, seed=turn)]
+        assert (result.stats.num_cached_tokens > 0) == (turn > 0)
+        prompt = [*prompt, *result.token_ids, *random_ids(9, seed=turn)]
 
 
 def test_sampling_and_penalties_see_the_whole_prompt(engine: copyspec.Engine) -> None:
@@ -65,10 +65,10 @@ def test_sampling_and_penalties_see_the_whole_prompt(engine: copyspec.Engine) ->
     )
     plain = engine.generate(prompt, [prompt[:40]], **options)
     for _ in range(2):
-        kept = engine.generate(prompt, [prompt[:40]], prefix_cache=True, **options)
-        assert kept.token_ids == plain.token_ids
-        assert [each.logprob for each in kept.logprobs] == pytest.approx(
-            [each.logprob for each in plain.logprobs], abs=1e-4
+        result = engine.generate(prompt, [prompt[:40]], prefix_cache=True, **options)
+        assert result.token_ids == plain.token_ids
+        assert [logprob.logprob for logprob in result.logprobs] == pytest.approx(
+            [logprob.logprob for logprob in plain.logprobs], abs=1e-4
         )
 
 
@@ -77,13 +77,15 @@ def test_prompts_of_a_batch_share_what_they_begin_with(name: str) -> None:
     engine = engine_of(name)
     prompts = [random_ids(100)[:90] + random_ids(length, seed=length) for length in (5, 40, 1)]
     plain = engine.generate(prompts, **OPTIONS)
-    kept = engine.generate(prompts, prefix_cache=True, **OPTIONS)
-    assert [each.token_ids for each in kept] == [each.token_ids for each in plain]
-    assert [each.stats.num_cached_tokens for each in kept] == [64, 64, 64]
+    results = engine.generate(prompts, prefix_cache=True, **OPTIONS)
+    assert [result.token_ids for result in results] == [result.token_ids for result in plain]
+    assert [result.stats.num_cached_tokens for result in results] == [64, 64, 64]
     mixed = [*prompts, random_ids(50, seed=9), prompts[0][:70]]
     for size in (2, 8):
-        found = engine.generate(mixed, prefix_cache=True, batch_size=size, **OPTIONS)
-        assert [each.token_ids for each in found] == [each.token_ids for each in engine.generate(mixed, **OPTIONS)]
+        results = engine.generate(mixed, prefix_cache=True, batch_size=size, **OPTIONS)
+        assert [result.token_ids for result in results] == [
+            result.token_ids for result in engine.generate(mixed, **OPTIONS)
+        ]
 
 
 def test_callers_at_the_same_time_and_those_that_leave(engine: copyspec.Engine) -> None:
@@ -114,8 +116,8 @@ def test_other_weights_are_another_model() -> None:
         engine.model.model.layers[0].self_attn.k_proj.weight.mul_(-1.0)
     assert ModelState(engine.model) != before
     plain = engine.generate(prompt, **OPTIONS)
-    kept = engine.generate(prompt, prefix_cache=True, **OPTIONS)
-    assert kept.token_ids == plain.token_ids and kept.stats.num_cached_tokens == 0
+    result = engine.generate(prompt, prefix_cache=True, **OPTIONS)
+    assert result.token_ids == plain.token_ids and result.stats.num_cached_tokens == 0
     assert len(engine.prefix_cache) == 64  # states computed with the old weights are gone
     layer, rotary = engine.model.model.layers[0].mlp, engine.model.model.rotary_emb
     forward, frequencies = layer.forward, rotary.inv_freq
@@ -138,10 +140,10 @@ def test_adapters_that_are_switched_in_the_middle() -> None:
     for off in (False, True, False, True):
         adapter.disable_adapters = off
         plain = engine.generate(prompt, **OPTIONS)
-        kept = engine.generate(prompt, prefix_cache=True, **OPTIONS)
-        assert kept.token_ids == plain.token_ids
-        assert kept.stats.num_cached_tokens == (64 if off in outputs else 0)
-        outputs[off] = kept.token_ids
+        cached = engine.generate(prompt, prefix_cache=True, **OPTIONS)
+        assert cached.token_ids == plain.token_ids
+        assert cached.stats.num_cached_tokens == (64 if off in outputs else 0)
+        outputs[off] = cached.token_ids
     assert outputs[False] != outputs[True]
     # A row decoded with both models is not stored, since its cache contains keys of both.
     longer = random_ids(61, seed=7)
@@ -166,8 +168,8 @@ def test_frequencies_that_longrope_writes_in_every_pass_are_no_state() -> None:
     plain = engine.generate(prompt, **OPTIONS)
     assert ModelState(model) == before
     for cached in (0, 64):
-        kept = engine.generate(prompt, prefix_cache=True, **OPTIONS)
-        assert kept.token_ids == plain.token_ids and kept.stats.num_cached_tokens == cached
+        result = engine.generate(prompt, prefix_cache=True, **OPTIONS)
+        assert result.token_ids == plain.token_ids and result.stats.num_cached_tokens == cached
     model.model.rotary_emb.original_inv_freq.mul_(0.5)  # type: ignore[union-attr, operator]
     assert ModelState(model) != before
 
@@ -191,8 +193,8 @@ def test_models_whose_rows_cannot_begin_elsewhere(name: str) -> None:
     engine = copyspec.Engine(made, byte_level() if name == "bart" else tokenizer(), on_unsupported="plain")
     prompt = random_ids(50)
     for _ in range(2):
-        kept = engine.generate(prompt, prefix_cache=True, **OPTIONS)
-        assert kept.token_ids == engine.generate(prompt, **OPTIONS).token_ids and kept.stats.num_cached_tokens == 0
+        result = engine.generate(prompt, prefix_cache=True, **OPTIONS)
+        assert result.token_ids == engine.generate(prompt, **OPTIONS).token_ids and result.stats.num_cached_tokens == 0
     assert len(engine.prefix_cache) == 0
 
 
@@ -204,8 +206,10 @@ def test_comparisons_and_text() -> None:
     assert (
         streamed is not None and streamed.stats.to_dict()["num_cached_tokens"] == streamed.stats.num_cached_tokens > 0
     )
-    found = copyspec.compare(chat, model=engine.model, tokenizer=engine.tokenizer, prefix_cache=True, max_new_tokens=8)
-    assert found.equal and found.copied.stats.num_cached_tokens == 0
+    comparison = copyspec.compare(
+        chat, model=engine.model, tokenizer=engine.tokenizer, prefix_cache=True, max_new_tokens=8
+    )
+    assert comparison.equal and comparison.copied.stats.num_cached_tokens == 0
     with pytest.raises(TypeError, match="prefix_cache must be True, False or a number of tokens; got str: 'all'"):
         engine.generate(chat, prefix_cache="all")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="prefix_cache must be an integer >= 1, got 0"):
@@ -216,16 +220,16 @@ def test_only_the_beginning_of_prompts_is_kept(engine: copyspec.Engine) -> None:
     template = random_ids(2 * BLOCK_TOKENS + 5)
     prompts = [[*template, *random_ids(40 + i, seed=i)] for i in range(5)]
     plain = engine.generate(prompts, drafter="none", **OPTIONS)
-    kept = engine.generate(prompts, prefix_cache=len(template), batch_size=2, **OPTIONS)
-    assert [each.token_ids for each in kept] == [each.token_ids for each in plain]
+    results = engine.generate(prompts, prefix_cache=len(template), batch_size=2, **OPTIONS)
+    assert [result.token_ids for result in results] == [result.token_ids for result in plain]
     assert len(engine.prefix_cache) == len(template), "the last block is shorter"
-    assert kept[-1].stats.num_cached_tokens == len(template)
+    assert results[-1].stats.num_cached_tokens == len(template)
     engine.generate(prompts[0], prefix_cache=True, **OPTIONS)
     for keeps in (True, len(template)):
         assert engine.generate(prompts[0], prefix_cache=keeps, **OPTIONS).stats.num_cached_tokens == 3 * BLOCK_TOKENS
     engine.prefix_cache.clear()
     few = engine.generate(prompts, prefix_cache=BLOCK_TOKENS - 1, **OPTIONS)
-    assert [each.token_ids for each in few] == [each.token_ids for each in plain]
+    assert [result.token_ids for result in few] == [result.token_ids for result in plain]
     assert len(engine.prefix_cache) == few[-1].stats.num_cached_tokens == BLOCK_TOKENS - 1
 
 
@@ -245,9 +249,9 @@ def test_a_bounded_cache_finds_what_it_was_given() -> None:
         tokens = [block for block in blocks for _ in range(BLOCK_TOKENS)][: draw.randrange(1, 170)]
         if draw.random() < 0.5:
             cache.add(state, tokens, lambda start, stop, tokens=tokens: held(tokens, start, stop))  # type: ignore[misc]
-        found = cache.find(state, tokens).pieces
-        assert len(found) * BLOCK_TOKENS < len(tokens) and cache.num_bytes <= cache.max_bytes
-        for i, layers in enumerate(found):
+        pieces = cache.find(state, tokens).pieces
+        assert len(pieces) * BLOCK_TOKENS < len(tokens) and cache.num_bytes <= cache.max_bytes
+        for i, layers in enumerate(pieces):
             wanted = held(tokens, i * BLOCK_TOKENS, (i + 1) * BLOCK_TOKENS)[0]
             assert layers[1] is None and layers[0] is not None and wanted is not None
             assert torch.equal(layers[0][0], wanted[0]) and torch.equal(layers[0][1], wanted[1])

@@ -207,9 +207,9 @@ class Weights:
 
 def calibrated(probs: TokenProbs, reliability: Reliability) -> TokenProbs:
     """Return `probs` with calibrated probabilities, scaled to a sum of at most 1."""
-    found = [(token, reliability(probability)) for token, probability in probs]
-    total = max(1.0, sum(probability for _, probability in found))
-    return [(token, probability / total) for token, probability in found]
+    corrected = [(token, reliability(probability)) for token, probability in probs]
+    total = max(1.0, sum(probability for _, probability in corrected))
+    return [(token, probability / total) for token, probability in corrected]
 
 
 class Learned:
@@ -281,21 +281,21 @@ class CalibratedPredictor:
 
 def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[Path]:
     """Return the path of each node."""
-    found: list[Path] = []
+    node_paths: list[Path] = []
     for token, parent in zip(tokens, parents, strict=True):
-        found.append((token,) if parent == ROOT else (*found[parent], token))
-    return found
+        node_paths.append((token,) if parent == ROOT else (*node_paths[parent], token))
+    return node_paths
 
 
 def walked(drafted: Sequence[int], parents: Sequence[int], tokens: Sequence[int]) -> list[int]:
     """Return the nodes that spell the longest prefix of `tokens` in the tree of the tokens `drafted`."""
-    found: list[int] = []
+    nodes: list[int] = []
     node = ROOT
     for child, parent in enumerate(parents):  # children come after their parents
-        if len(found) < len(tokens) and parent == node and drafted[child] == tokens[len(found)]:
-            found.append(child)
+        if len(nodes) < len(tokens) and parent == node and drafted[child] == tokens[len(nodes)]:
+            nodes.append(child)
             node = child
-    return found
+    return nodes
 
 
 def _numbers(values: object, count: int, low: float, high: float) -> list[float]:

@@ -45,24 +45,24 @@ class BlockLayers:
 
     def moved(self, like: torch.Tensor) -> BlockLayers:
         """Return the layers on the device and in the dtype of `like`."""
-        held, *blocks = (
-            {name: each.to(like).contiguous() for name, each in tensors.items()}
+        own, *blocks = (
+            {name: tensor.to(like).contiguous() for name, tensor in tensors.items()}
             for tensors in (self.tensors, *self.blocks)
         )
-        return BlockLayers(held, blocks, self.sizes, self.size, self.mask, self.layers, self.windows)
+        return BlockLayers(own, blocks, self.sizes, self.size, self.mask, self.layers, self.windows)
 
     def head_inputs(self, features: torch.Tensor) -> torch.Tensor:
         """Return the inputs of the output weights. [..., D]"""
         return self.norm(self.tensors["norm"], features)
 
-    def norm(self, weight: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-        return rms_norm(given, given.shape[-1:], weight, self.sizes.epsilon)
+    def norm(self, weight: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        return rms_norm(hidden, hidden.shape[-1:], weight, self.sizes.epsilon)
 
     def keys_and_values(
-        self, tensors: Tensors, given: torch.Tensor, places: torch.Tensor
+        self, tensors: Tensors, hidden: torch.Tensor, places: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of tokens [..., D] in one layer, [..., KV, d] each."""
-        made = linear(given, tensors["kv"]).view(*given.shape[:-1], 2, -1, self.sizes.head_dim)
+        made = linear(hidden, tensors["kv"]).view(*hidden.shape[:-1], 2, -1, self.sizes.head_dim)
         return self._turned(tensors["k_norm"], made[..., 0, :, :], places), made[..., 1, :, :]
 
     def layer(
@@ -76,10 +76,10 @@ class BlockLayers:
         """Run one layer on blocks, [B, m, D], at positions `places` [B, m]; `held`: keys and values of what is before
         them, [B, S, KV, d] each; `visible`: [B, m, S + m]."""
         tensors = self.blocks[number]
-        given = self.norm(tensors["before_norm"], hidden)
-        queries = linear(given, tensors["q"]).view(*given.shape[:-1], -1, self.sizes.head_dim)
+        normed = self.norm(tensors["before_norm"], hidden)
+        queries = linear(normed, tensors["q"]).view(*normed.shape[:-1], -1, self.sizes.head_dim)
         queries = self._turned(tensors["q_norm"], queries, places)
-        both = zip(held, self.keys_and_values(tensors, given, places), strict=True)
+        both = zip(held, self.keys_and_values(tensors, normed, places), strict=True)
         keys, values = [torch.cat(pair, 1).transpose(1, 2) for pair in both]
         found = scaled_dot_product_attention(queries.transpose(1, 2), keys, values, visible[:, None], enable_gqa=True)
         hidden = hidden + linear(found.transpose(1, 2).flatten(2), tensors["o"])

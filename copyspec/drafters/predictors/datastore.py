@@ -131,7 +131,7 @@ class DatastorePredictor:
         if len(group) < len(self._found()):
             scale *= PATH_FACTORS[bisect_left(PLACES, len(group))]
         predicted = [(token, scale * share) for token, share in shares.items() if scale * share >= MIN_PROBABILITY]
-        predicted.sort(key=lambda each: -each[1])
+        predicted.sort(key=lambda prediction: -prediction[1])
         return predicted or None
 
     def _going(self, path: Path) -> list[Hit]:
@@ -148,6 +148,6 @@ class DatastorePredictor:
         if self._hits is None:
             self._hits = []
             if self._context:
-                (self._matched, _), found = self._store.find(self._context, CONTINUATION_TOKENS, MAX_HITS)
-                self._hits = list(found)
+                (self._matched, _), hits = self._store.find(self._context, CONTINUATION_TOKENS, MAX_HITS)
+                self._hits = list(hits)
         return self._hits

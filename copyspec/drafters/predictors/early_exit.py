@@ -56,8 +56,8 @@ def early_exit(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     if missing:
         raise ValueError(f"{type(model).__name__} cannot be left early: it keeps {missing[0]!r} outside its modules")
     shallow.generation_config = model.generation_config
-    for each in (shallow, inner, inner.layers):  # `train` would also set the flags of the shared modules
-        each.training = model.training
+    for module in (shallow, inner, inner.layers):  # `train` would also set the flags of the shared modules
+        module.training = model.training
     share_lock(shallow, model)
     return shallow
 

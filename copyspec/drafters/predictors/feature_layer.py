@@ -44,7 +44,7 @@ class LayerSizes:
         """Shapes of all tensors except the optional ones: "fc_bias", "token_norm", "feature_norm"."""
         size, attended = self.hidden, self.heads * self.head_dim
         entered = 2 * size if self.is_fused else size
-        found: dict[str, tuple[int, ...]] = {
+        shapes: dict[str, tuple[int, ...]] = {
             "fc": (size, (3 if self.is_fused else 2) * size),
             "qkv": (attended + 2 * self.kv_heads * self.head_dim, entered),
             "o": (size, attended),
@@ -52,7 +52,7 @@ class LayerSizes:
             "down": (size, self.inner),
             "after_norm": (size,),
         }
-        return found | (dict.fromkeys(("token_norm", "feature_norm", "norm"), (size,)) if self.is_fused else {})
+        return shapes | (dict.fromkeys(("token_norm", "feature_norm", "norm"), (size,)) if self.is_fused else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +93,16 @@ class FeatureLayer:
 
     def project(self, features: torch.Tensor, embeddings: torch.Tensor, places: torch.Tensor) -> Projected:
         """Project pairs, [B, n, D] each, at positions `places` of the text, [n] or [B, n]."""
-        held, sizes = self.tensors, self.sizes
-        if "token_norm" in held:
+        tensors, sizes = self.tensors, self.sizes
+        if "token_norm" in tensors:
             embeddings = self._norm("token_norm", embeddings)
         if sizes.is_fused:
             residual, entered = features, torch.cat([embeddings, self._norm("feature_norm", features)], -1)
         else:
             residual = self._times("fc", torch.cat([embeddings, features], -1))
-            if "fc_bias" in held:
-                residual = residual + held["fc_bias"]
-            entered = self._norm("feature_norm", residual) if "feature_norm" in held else residual
+            if "fc_bias" in tensors:
+                residual = residual + tensors["fc_bias"]
+            entered = self._norm("feature_norm", residual) if "feature_norm" in tensors else residual
         rows, count = entered.shape[:2]
         heads = self._times("qkv", entered).view(rows, count, -1, sizes.head_dim)  # [B, n, H + 2 KV, d]
         queries, keys, values = torch.split(heads, [sizes.heads, sizes.kv_heads, sizes.kv_heads], -2)
@@ -129,9 +129,9 @@ class FeatureLayer:
         scores = torch.cat([seen, torch.einsum("bnkgd,bnlkd->bnkgl", queries, own[0])], -1)
         weights = scores.float().softmax(-1).to(own[1].dtype)
         count = context[0].shape[1]
-        found = torch.einsum("bnkgs,bskd->bnkgd", weights[..., :count], context[1])
-        found = found + torch.einsum("bnkgl,bnlkd->bnkgd", weights[..., count:], own[1])
-        features = pairs.residual + self._times("o", found.flatten(-3))
+        attended = torch.einsum("bnkgs,bskd->bnkgd", weights[..., :count], context[1])
+        attended = attended + torch.einsum("bnkgl,bnlkd->bnkgd", weights[..., count:], own[1])
+        features = pairs.residual + self._times("o", attended.flatten(-3))
         gate, up = self._times("gate_up", self._norm("after_norm", features)).chunk(2, -1)
         return features + self._times("down", silu(gate) * up)
 
@@ -167,17 +167,17 @@ class FeatureLayer:
 
     def moved(self, like: torch.Tensor) -> FeatureLayer:
         """Return the layer on the device and in the dtype of `like`, with fast multiplications for few rows."""
-        tensors = {name: each.to(like).contiguous() for name, each in self.tensors.items()}
+        tensors = {name: tensor.to(like).contiguous() for name, tensor in self.tensors.items()}
         products = {name: few_row_product(tensors[name]) for name in PRODUCTS}
         output = None if self.output is None else self.output.to(like).contiguous()
         return FeatureLayer(tensors, self.sizes, self.depth, output, products, self.layers)
 
-    def _norm(self, name: str, given: torch.Tensor) -> torch.Tensor:
-        return rms_norm(given, given.shape[-1:], self.tensors[name].to(given.dtype), self.sizes.epsilon)
+    def _norm(self, name: str, states: torch.Tensor) -> torch.Tensor:
+        return rms_norm(states, states.shape[-1:], self.tensors[name].to(states.dtype), self.sizes.epsilon)
 
-    def _times(self, name: str, given: torch.Tensor) -> torch.Tensor:
+    def _times(self, name: str, states: torch.Tensor) -> torch.Tensor:
         product = self.products.get(name)
-        return linear(given, self.tensors[name]) if product is None else product(given)
+        return linear(states, self.tensors[name]) if product is None else product(states)
 
 
 def rotation(places: torch.Tensor, size: int, theta: float, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

@@ -77,8 +77,8 @@ class OwnHeads(HeadFolder):
             for number in range(depth):
                 shapes |= {f"{number}.down": (inner, size), f"{number}.up": (size, inner)}
         tensors = self._read(WEIGHTS, shapes, optional)
-        held = tensors.pop("probe")
-        same = torch.nn.functional.cosine_similarity(held.float(), probe(self._weight), dim=0)
+        theirs = tensors.pop("probe")
+        same = torch.nn.functional.cosine_similarity(theirs.float(), probe(self._weight), dim=0)
         if not same >= SAME_MODEL:
             raise FileError(
                 f"they were trained on another model, {brief(config.get('model'))}: its output weights are not this "
@@ -99,8 +99,8 @@ class OwnHeads(HeadFolder):
 
     def _inner_layers(self) -> tuple[int, ...]:
         """The layers of the target whose inputs a recurrent head reads beside the last hidden state."""
-        found = self._config.get("layers", [])
-        return self._layer_list(found, "layers") if found != [] else ()
+        layers = self._config.get("layers", [])
+        return self._layer_list(layers, "layers") if layers != [] else ()
 
 
 MEDUSA_HEADS = "medusa_num_heads"
@@ -164,12 +164,12 @@ class PublishedHeads(HeadFolder):
         self._check_settings("EAGLE's layer is", num_hidden_layers=1, hidden_act="silu", rope_scaling=None)
         self._check_settings("EAGLE's layer is", norm_before_residual=False, norm_before_fc=False)
         stored = self._stored(EAGLE_WEIGHTS)
-        found = [prefix for prefix in EAGLE_LAYERS if f"{prefix}self_attn.q_proj.weight" in stored]
-        if not found:
+        prefixes = [prefix for prefix in EAGLE_LAYERS if f"{prefix}self_attn.q_proj.weight" in stored]
+        if not prefixes:
             raise FileError(
                 f"{EAGLE_WEIGHTS} has none of the layers {list(EAGLE_LAYERS)}: this is not a draft-head checkpoint"
             )
-        prefix, is_fused = found[0], found[0] == EAGLE_LAYERS[1]
+        prefix, is_fused = prefixes[0], prefixes[0] == EAGLE_LAYERS[1]
         layers = self._aux_layers() if is_fused else ()
         sizes = self._layer_sizes("intermediate_size", is_fused=is_fused)
         whole, size, inner = sizes.shapes(), self._size, sizes.inner
@@ -187,28 +187,28 @@ class PublishedHeads(HeadFolder):
             optional = {"d2t": (count,)}
             if count < self._vocab:
                 shapes["d2t"] = (count,)
-        held = self._read(EAGLE_WEIGHTS, shapes, optional)
+        weights = self._read(EAGLE_WEIGHTS, shapes, optional)
         self._check_embeddings(table)
         tensors: Tensors = {
-            "fc": held["fc.weight"],
-            "qkv": torch.cat([held[f"{prefix}self_attn.{part}_proj.weight"] for part in parts]),
-            "o": held[f"{prefix}self_attn.o_proj.weight"],
-            "gate_up": torch.cat([held[f"{prefix}mlp.{part}_proj.weight"] for part in ("gate", "up")]),
-            "down": held[f"{prefix}mlp.down_proj.weight"],
-            "after_norm": held[f"{prefix}post_attention_layernorm.weight"],
+            "fc": weights["fc.weight"],
+            "qkv": torch.cat([weights[f"{prefix}self_attn.{part}_proj.weight"] for part in parts]),
+            "o": weights[f"{prefix}self_attn.o_proj.weight"],
+            "gate_up": torch.cat([weights[f"{prefix}mlp.{part}_proj.weight"] for part in ("gate", "up")]),
+            "down": weights[f"{prefix}mlp.down_proj.weight"],
+            "after_norm": weights[f"{prefix}post_attention_layernorm.weight"],
         }
         if not is_fused:
-            tensors |= {"fc_bias": held["fc.bias"]} if "fc.bias" in held else {}
+            tensors |= {"fc_bias": weights["fc.bias"]} if "fc.bias" in weights else {}
             return HeadFile(FeatureLayer(tensors, sizes, FEATURE_DEPTH), None, self._folder.name)
-        tensors["token_norm"] = held[f"{prefix}input_layernorm.weight"]
-        tensors["feature_norm"] = held[f"{prefix}hidden_norm.weight"]
-        tensors["norm"] = held["norm.weight"]
+        tensors["token_norm"] = weights[f"{prefix}input_layernorm.weight"]
+        tensors["feature_norm"] = weights[f"{prefix}hidden_norm.weight"]
+        tensors["norm"] = weights["norm.weight"]
         vocabulary = None
-        if "d2t" in held:  # offset from each token of the draft vocabulary to the target's
-            offsets = held["d2t"].long()
+        if "d2t" in weights:  # offset from each token of the draft vocabulary to the target's
+            offsets = weights["d2t"].long()
             targets = offsets + torch.arange(len(offsets), device=offsets.device)
             vocabulary = self._checked_vocabulary(targets, EAGLE_WEIGHTS)
-        layer = FeatureLayer(tensors, sizes, FEATURE_DEPTH, held["lm_head.weight"], layers=layers)
+        layer = FeatureLayer(tensors, sizes, FEATURE_DEPTH, weights["lm_head.weight"], layers=layers)
         return HeadFile(layer, vocabulary, self._folder.name)
 
     def _dflash(self) -> HeadFile:
@@ -238,9 +238,13 @@ class PublishedHeads(HeadFolder):
             shapes |= {f"layers.{number}.{name}": shape for name, shape in _qwen3_layer(sizes).items()}
         if unknown := sorted(self._stored(EAGLE_WEIGHTS) - shapes.keys() - {"embed_tokens.weight", "t2d"}):
             raise FileError(f"{EAGLE_WEIGHTS} has {unknown[0]!r}, which has no place in DFlash's layers")
-        held = self._read(EAGLE_WEIGHTS, shapes)
-        blocks = [_joined(held, f"layers.{number}.") for number in range(count)]
-        whole = {"fc": held["fc.weight"], "state_norm": held["hidden_norm.weight"], "norm": held["norm.weight"]}
+        weights = self._read(EAGLE_WEIGHTS, shapes)
+        blocks = [_joined(weights, f"layers.{number}.") for number in range(count)]
+        whole = {
+            "fc": weights["fc.weight"],
+            "state_norm": weights["hidden_norm.weight"],
+            "norm": weights["norm.weight"],
+        }
         heads = BlockLayers(whole, blocks, sizes, size, mask, layers, self._windows(count))
         return HeadFile(heads, None, self._folder.name)
 
@@ -257,11 +261,11 @@ class PublishedHeads(HeadFolder):
     def _aux_layers(self) -> tuple[int, ...]:
         """The layers that EAGLE-3 reads, if the files say which; else none, which stands for the published ones."""
         settings = self._config.get("eagle_config")
-        found = (settings if isinstance(settings, dict) else self._config).get(AUX_LAYERS)
-        if found is not None:
-            layers = self._layer_list(found, AUX_LAYERS)
+        layers_named = (settings if isinstance(settings, dict) else self._config).get(AUX_LAYERS)
+        if layers_named is not None:
+            layers = self._layer_list(layers_named, AUX_LAYERS)
             if len(layers) != 3:
-                raise FileError(f"{CONFIG} has {AUX_LAYERS}={brief(found)}; EAGLE-3 reads three layers")
+                raise FileError(f"{CONFIG} has {AUX_LAYERS}={brief(layers_named)}; EAGLE-3 reads three layers")
             return layers
         if self._layers < MIN_LAYERS:
             raise FileError(f"they read three layers of the model, and {self._layers} of this one are known")
@@ -271,8 +275,8 @@ class PublishedHeads(HeadFolder):
         """Check that embeddings in a published file, if there are any, are the target's."""
         if "embed_tokens.weight" not in self._stored(EAGLE_WEIGHTS):
             return
-        with open_weights(self._folder / EAGLE_WEIGHTS) as held:
-            there = held.get_slice("embed_tokens.weight")
+        with open_weights(self._folder / EAGLE_WEIGHTS) as weights:
+            there = weights.get_slice("embed_tokens.weight")
             if tuple(there.get_shape()) != tuple(table.shape):
                 raise FileError(
                     f"{EAGLE_WEIGHTS} has embeddings of shape {there.get_shape()}; the model's have shape "
@@ -297,11 +301,11 @@ def _qwen3_layer(sizes: LayerSizes) -> dict[str, Shape]:
     return shapes | {f"{part}_layernorm.weight": (size,) for part in ("input", "post_attention")}
 
 
-def _joined(held: Mapping[str, torch.Tensor], prefix: str) -> Tensors:
+def _joined(weights: Mapping[str, torch.Tensor], prefix: str) -> Tensors:
     """The tensors of a layer of `BlockLayers`."""
 
     def of(*names: str) -> torch.Tensor:
-        return torch.cat([held[f"{prefix}{name}.weight"] for name in names])
+        return torch.cat([weights[f"{prefix}{name}.weight"] for name in names])
 
     return {
         "q": of("self_attn.q_proj"),

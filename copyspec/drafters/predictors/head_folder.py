@@ -57,12 +57,12 @@ class HeadFolder:
             if self._config.get(name, value) not in (value, None):
                 raise FileError(f"{CONFIG} has {name}={brief(self._config[name])}; {whose} read with {value!r}")
 
-    def _layer_list(self, found: object, name: str) -> tuple[int, ...]:
-        if not isinstance(found, list) or not found or not all(type(each) is int and each >= 0 for each in found):
-            raise FileError(f"{CONFIG} has {name}={brief(found)}; it must be a list of layer indices")
-        if len(set(found)) < len(found) or max(found) >= self._layers:
-            raise FileError(f"{CONFIG} has {name}={brief(found)}, and {self._layers} layers of this model are known")
-        return tuple(found)
+    def _layer_list(self, value: object, name: str) -> tuple[int, ...]:
+        if not isinstance(value, list) or not value or not all(type(layer) is int and layer >= 0 for layer in value):
+            raise FileError(f"{CONFIG} has {name}={brief(value)}; it must be a list of layer indices")
+        if len(set(value)) < len(value) or max(value) >= self._layers:
+            raise FileError(f"{CONFIG} has {name}={brief(value)}, and {self._layers} layers of this model are known")
+        return tuple(value)
 
     def _layer_sizes(self, inner: str, *, is_fused: bool) -> LayerSizes:
         config = self._config
@@ -87,42 +87,42 @@ class HeadFolder:
 
     def _theta(self) -> float:
         """Base of the rotary embedding, which transformers writes beside its kind since version 5."""
-        found = self._config.get("rope_parameters")
-        if not isinstance(found, dict):
+        settings = self._config.get("rope_parameters")
+        if not isinstance(settings, dict):
             return self._number("rope_theta", THETA)
-        if (kind := found.get("rope_type", "default")) != "default":
+        if (kind := settings.get("rope_type", "default")) != "default":
             raise FileError(f"{CONFIG} has rope_type={brief(kind)}; published layers are read with 'default'")
-        return self._number("rope_theta", THETA, found)
+        return self._number("rope_theta", THETA, settings)
 
     def _check_model(self) -> None:
         for name, ours in (("hidden_size", self._size), ("vocab_size", self._vocab)):
             if self._config.get(name) != ours:
-                found = brief(self._config.get(name))
-                raise FileError(f"they are for a model of {name}={found}, and this one has {ours}")
+                theirs = brief(self._config.get(name))
+                raise FileError(f"they are for a model of {name}={theirs}, and this one has {ours}")
 
-    def _number(self, name: str, default: float, held: Mapping[str, object] | None = None) -> float:
-        found = (self._config if held is None else held).get(name, default)
-        if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 < found <= sys.float_info.max:
-            raise FileError(f"{CONFIG} has {name}={brief(found)}; it is a number above 0")
-        return float(found)
+    def _number(self, name: str, default: float, settings: Mapping[str, object] | None = None) -> float:
+        value = (self._config if settings is None else settings).get(name, default)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
+            raise FileError(f"{CONFIG} has {name}={brief(value)}; it is a number above 0")
+        return float(value)
 
     def _stored(self, file: str) -> set[str]:
         """Names of the tensors in a file."""
         self._check_file(file)
-        with open_weights(self._folder / file) as held:
-            return set(held.keys())
+        with open_weights(self._folder / file) as weights:
+            return set(weights.keys())
 
     def _check_file(self, file: str) -> None:
         if not (self._folder / file).is_file():
-            held = pickled(self._folder)
-            hint = f"; {held[0]} may run code when it is read: python -m training.heads --convert" if held else ""
+            names = pickled(self._folder)
+            hint = f"; {names[0]} may run code when it is read: python -m training.heads --convert" if names else ""
             raise FileError(f"it has no {file}{hint}")
 
     def _count(self, name: str, most: int = MAX_HEADS) -> int:
-        found = self._config.get(name)
-        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= most:
-            raise FileError(f"{CONFIG} has {name}={brief(found)}; it is an integer from 1 to {most}")
-        return found
+        value = self._config.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise FileError(f"{CONFIG} has {name}={brief(value)}; it is an integer from 1 to {most}")
+        return value
 
     def _read(
         self,
@@ -138,7 +138,7 @@ class HeadFolder:
         with open_weights(self._folder / file) as held_tensors:
             names: Callable[[], list[str]] = held_tensors.keys
             stored = {_stripped(name, strip): name for name in names()}
-            found: Tensors = {}
+            tensors: Tensors = {}
             wanted: dict[str, Shape | None] = {**shapes}
             wanted |= {name: shape for name, shape in (optional or {}).items() if name in stored}
             for name, shape in wanted.items():
@@ -152,10 +152,10 @@ class HeadFolder:
                 if shape is not None and there != shape:
                     raise FileError(f"{file} has {name!r} of shape {list(there)}, and the model needs {list(shape)}")
             for name in wanted:
-                found[name] = held_tensors.get_tensor(stored[name])
-                if not bool(torch.isfinite(found[name]).all()):
+                tensors[name] = held_tensors.get_tensor(stored[name])
+                if not bool(torch.isfinite(tensors[name]).all()):
                     raise FileError(f"{file} has values in {name!r} that are no numbers (NaN or infinite)")
-        return found
+        return tensors
 
     def _checked_vocabulary(self, vocabulary: torch.Tensor, file: str) -> torch.Tensor:
         tokens = vocabulary.long()

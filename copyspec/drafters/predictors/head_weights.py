@@ -43,7 +43,7 @@ class ParallelHeads:
 
     def moved(self, like: torch.Tensor) -> ParallelHeads:
         """Return the heads on the device and in the dtype of `like`."""
-        blocks = [[{name: each.to(like) for name, each in block.items()} for block in head] for head in self.blocks]
+        blocks = [[{name: tensor.to(like) for name, tensor in block.items()} for block in head] for head in self.blocks]
         return ParallelHeads(blocks, [output.to(like) for output in self.outputs])
 
     def features(self, state: torch.Tensor) -> torch.Tensor:
@@ -84,8 +84,8 @@ class RecurrentHead:
 
     def moved(self, like: torch.Tensor) -> RecurrentHead:
         """Return the head on the device and in the dtype of `like`."""
-        tensors = {name: each.to(like).contiguous() for name, each in self.tensors.items()}
-        products = {name: few_row_product(each) for name, each in tensors.items() if name != "norms"}
+        tensors = {name: tensor.to(like).contiguous() for name, tensor in self.tensors.items()}
+        products = {name: few_row_product(tensor) for name, tensor in tensors.items() if name != "norms"}
         return RecurrentHead(tensors, self.depth, self.layers, products)
 
     def entered(self, states: torch.Tensor) -> torch.Tensor:
@@ -97,15 +97,15 @@ class RecurrentHead:
             return states
         size = states.shape[-1] // (1 + len(self.layers))
         last, *inner = torch.split(states, size, -1)
-        known = torch.cat([rms_norm(each, (size,), None, EPSILON) for each in inner], -1)
+        known = torch.cat([rms_norm(state, (size,), None, EPSILON) for state in inner], -1)
         return torch.add(last, self._times("mix", known))
 
     def step(self, states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
         """Return the states after these tokens. [..., D] each"""
-        held, size = self.tensors, states.shape[-1:]
-        before, token = held["norms"][0], held["norms"][1]
-        given = torch.cat([rms_norm(states, size, before, EPSILON), rms_norm(embeddings, size, token, EPSILON)], -1)
-        return states + self._times("down", silu(self._times("gate", given)) * self._times("up", given))
+        tensors, size = self.tensors, states.shape[-1:]
+        before, token = tensors["norms"][0], tensors["norms"][1]
+        inputs = torch.cat([rms_norm(states, size, before, EPSILON), rms_norm(embeddings, size, token, EPSILON)], -1)
+        return states + self._times("down", silu(self._times("gate", inputs)) * self._times("up", inputs))
 
     def begin(self, pairs: Pairs) -> DraftNodes:
         """The nodes behind one pair of each row."""
@@ -120,9 +120,9 @@ class RecurrentHead:
         """Return the inputs of the output weights. [..., D]"""
         return features
 
-    def _times(self, name: str, given: torch.Tensor) -> torch.Tensor:
+    def _times(self, name: str, states: torch.Tensor) -> torch.Tensor:
         product = self.products.get(name)
-        return linear(given, self.tensors[name]) if product is None else product(given)
+        return linear(states, self.tensors[name]) if product is None else product(states)
 
 
 AtOnce = ParallelHeads | BlockLayers

@@ -157,9 +157,9 @@ class DraftHeads(Learned):
 
 def weights_of(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the model's output weights and its embeddings, [V, D] each."""
-    found, embeddings = real_weight(output_head(model)), real_weight(model.get_input_embeddings())
-    assert isinstance(found, torch.Tensor) and isinstance(embeddings, torch.Tensor)
-    return found, embeddings
+    head, embeddings = real_weight(output_head(model)), real_weight(model.get_input_embeddings())
+    assert isinstance(head, torch.Tensor) and isinstance(embeddings, torch.Tensor)
+    return head, embeddings
 
 
 def _place(weight: torch.Tensor) -> tuple[object, ...]:

@@ -85,9 +85,9 @@ class Reader:
     def rewrite(self, tokens: Sequence[int], drop: int) -> None:
         """Replace the row's last `drop` tokens by `tokens`, for a text whose end was tokenised again; the cache keeps
         the common prefix."""
-        kept = max(0, len(self._tokens) - drop)
-        self._tokens[kept:] = self._known(tokens)
-        self._agreed = min(self._agreed, kept)
+        remaining = max(0, len(self._tokens) - drop)
+        self._tokens[remaining:] = self._known(tokens)
+        self._agreed = min(self._agreed, remaining)
 
     def read(self, path: Path, tree: DraftTree) -> list[TokenProbs] | None:
         """Return the most likely tokens after the text plus `path`, and after each node of `tree` from there. [1 + m]
@@ -166,11 +166,11 @@ class ModelPredictor(CalibratedPredictor):
         if not self._model.target.supports_trees:
             tree = tree.first_chain()
         started = perf_counter()
-        found = self._reader.read((), tree)
-        if found is None:
+        predictions = self._reader.read((), tree)
+        if predictions is None:
             return False
         self._model.took(perf_counter() - started, self._reader.columns)
-        self._predicted.update(zip([(), *paths(tree.tokens, tree.parents)], found, strict=True))
+        self._predicted.update(zip([(), *paths(tree.tokens, tree.parents)], predictions, strict=True))
         return True
 
     def accept(self, tokens: Sequence[int]) -> None:

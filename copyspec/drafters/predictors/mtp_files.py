@@ -51,13 +51,15 @@ class MtpLayout:
         """The names in a model of so many layers."""
 
         names = ("block", "projection", "token_norm", "state_norm", "norm")
-        held = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: each and each.replace("{layers}", str(layers)) for name, each in held.items()})
+        fields = {name: getattr(self, name) for name in names}
+        return replace(
+            self, **{name: pattern and pattern.replace("{layers}", str(layers)) for name, pattern in fields.items()}
+        )
 
     def parts(self) -> dict[str, str]:
         """The tensors beside the decoder layer, by part."""
-        held = {"projection": self.projection, "token_norm": self.token_norm, "state_norm": self.state_norm}
-        return held if self.norm is None else held | {"norm": self.norm}
+        parts = {"projection": self.projection, "token_norm": self.token_norm, "state_norm": self.state_norm}
+        return parts if self.norm is None else parts | {"norm": self.norm}
 
     def holds(self, name: str) -> bool:
         """Whether a tensor of this name belongs to the layer."""
@@ -149,8 +151,8 @@ def _stored(model: PreTrainedModel) -> Iterator[Stored]:
         stored: dict[str, Any] = {}
         for weight_name in weight_names(files.file):
             if (path := files.file(weight_name)) is not None:
-                held = opened.enter_context(open_weights(path))
-                stored |= dict.fromkeys(held.keys(), held)
+                weights = opened.enter_context(open_weights(path))
+                stored |= dict.fromkeys(weights.keys(), weights)
         if not stored:
             raise FileError(f"{name!r}, from which the model was loaded, holds no safetensors (any more)")
         yield stored
@@ -158,11 +160,11 @@ def _stored(model: PreTrainedModel) -> Iterator[Stored]:
 
 def _layout(stored: Stored, layers: int) -> MtpLayout:
     """The layout that the tensors have."""
-    for each in LAYOUTS:
-        layout = each.of(layers)
+    for candidate in LAYOUTS:
+        layout = candidate.of(layers)
         if any(name in stored for name in layout.parts().values()):
             return layout
-    known = "; ".join(each.families for each in LAYOUTS)
+    known = "; ".join(layout.families for layout in LAYOUTS)
     strange = next((name for name in stored if "mtp" in name), None)
     if strange is not None:
         raise FileError(f"the model's files hold {strange!r}, in none of the layouts that are read: {known}")
@@ -193,7 +195,7 @@ class _Reader:
         own = {part: self._tensor(name).to(weight) for part, name in layout.parts().items()}
         projection = nn.Linear(1, 1, bias=False, device="meta")
         projection.weight = nn.Parameter(own.pop("projection"), requires_grad=False)
-        norms = {part: _norm(block, each) for part, each in own.items()}
+        norms = {part: _norm(block, name) for part, name in own.items()}
         last = self._last_norm() if layout.norm is None else None
         parts = MtpParts(
             block=block,
@@ -217,8 +219,8 @@ class _Reader:
         shapes: dict[str, Shape] = {name: (size,) for name in layout.parts().values()}
         shapes[layout.projection] = (size, 2 * size)
         sources: dict[str, tuple[str, ...]] = {}
-        for key, each in block.state_dict().items():
-            sources[key], shape = self._stored_as(key, tuple(each.shape))
+        for key, tensor in block.state_dict().items():
+            sources[key], shape = self._stored_as(key, tuple(tensor.shape))
             shapes |= dict.fromkeys(sources[key], shape)
         copies = [name for name in (layout.block + HEAD, layout.block + EMBEDDINGS) if name in self._stored]
         self._check(shapes | dict.fromkeys(copies, (vocabulary, size)))
@@ -226,10 +228,10 @@ class _Reader:
 
     def _last_norm(self) -> nn.Module:
         """The model's own norm before its output head."""
-        found = getattr(self._model.base_model, "norm", None)
-        if not isinstance(found, nn.Module) or not isinstance(getattr(found, "weight", None), torch.Tensor):
+        norm = getattr(self._model.base_model, "norm", None)
+        if not isinstance(norm, nn.Module) or not isinstance(getattr(norm, "weight", None), torch.Tensor):
             raise FileError(f"{type(self._model).__name__} has no last norm, which the layer would share")
-        return found
+        return norm
 
     def _block(self) -> nn.Module:
         """A decoder layer without weights, of the kind of the model's that has the stored tensors."""
@@ -238,16 +240,16 @@ class _Reader:
         built: list[tuple[int, nn.Module]] = []
         kinds = set[tuple[tuple[str, Shape], ...]]()
         for number, twin in enumerate(self._layers):
-            kind = tuple((name, tuple(each.shape)) for name, each in twin.state_dict().items())
+            kind = tuple((name, tuple(tensor.shape)) for name, tensor in twin.state_dict().items())
             if kind in kinds:
                 continue
             kinds.add(kind)
             make: Callable[..., nn.Module] = type(twin)
             with building(), torch.device("meta"):
                 block = make(config, number)
-            needed = (self._stored_as(key, tuple(each.shape))[0] for key, each in block.state_dict().items())
+            needed = (self._stored_as(key, tuple(tensor.shape))[0] for key, tensor in block.state_dict().items())
             built.append((sum(name not in self._stored for names in needed for name in names), block))
-        return min(built, key=lambda each: each[0])[1]
+        return min(built, key=lambda pair: pair[0])[1]
 
     def _stored_as(self, name: str, shape: Shape) -> tuple[tuple[str, ...], Shape]:
         """The stored tensors that make a weight of the block, and the shape of each. Experts are stored one by one, or
@@ -263,8 +265,8 @@ class _Reader:
 
     def _check(self, shapes: Mapping[str, Shape]) -> None:
         """Check that the layer has these tensors and no others."""
-        held = [name for name in self._stored if self._layout.holds(name)]
-        unknown = [name for name in held if name not in shapes and not name.endswith(_UNUSED)]
+        names = [name for name in self._stored if self._layout.holds(name)]
+        unknown = [name for name in names if name not in shapes and not name.endswith(_UNUSED)]
         for name, shape in shapes.items():
             if name not in self._stored:
                 instead = f" (but {unknown[0]!r})" if unknown else ""
@@ -288,10 +290,10 @@ class _Reader:
             )
 
     def _tensor(self, name: str) -> torch.Tensor:
-        found: torch.Tensor = self._stored[name].get_tensor(name)
-        if not bool(torch.isfinite(found).all()):
+        tensor: torch.Tensor = self._stored[name].get_tensor(name)
+        if not bool(torch.isfinite(tensor).all()):
             raise FileError(f"{name!r} has values that are no numbers (NaN or infinite): {WAY_OUT}")
-        return found
+        return tensor
 
     def _read(self, name: str, sources: Sequence[str]) -> torch.Tensor:
         """A weight of the block."""
@@ -304,7 +306,7 @@ class _Reader:
     def _twin(self, block: nn.Module) -> Mapping[str, torch.Tensor]:
         """The weights of a layer of the model of the same kind, whose dtypes the layer takes."""
         names = block.state_dict().keys()
-        return next((held for held in (layer.state_dict() for layer in self._layers) if held.keys() == names), {})
+        return next((state for state in (layer.state_dict() for layer in self._layers) if state.keys() == names), {})
 
     def _other(self, name: str, ours: torch.Tensor) -> torch.Tensor | None:
         """Output weights or embeddings of the layer's own, [V, D]; None if they are the model's, or not stored."""
@@ -321,10 +323,10 @@ def _fill(
     block: nn.Module, weights: Mapping[str, torch.Tensor], twin: Mapping[str, torch.Tensor], like: torch.Tensor
 ) -> None:
     """Give the block its weights, on the device of `like`, in the dtypes of the same weights of another layer."""
-    dtypes = {name: each.dtype for name, each in twin.items() if each.dtype.is_floating_point}
-    held = {name: each.to(like.device, dtypes.get(name, like.dtype)) for name, each in weights.items()}
-    block.load_state_dict(held, assign=True)
-    left = [name for name, each in (*block.named_parameters(), *block.named_buffers()) if each.is_meta]
+    dtypes = {name: tensor.dtype for name, tensor in twin.items() if tensor.dtype.is_floating_point}
+    tensors = {name: tensor.to(like.device, dtypes.get(name, like.dtype)) for name, tensor in weights.items()}
+    block.load_state_dict(tensors, assign=True)
+    left = [name for name, tensor in (*block.named_parameters(), *block.named_buffers()) if tensor.is_meta]
     if left:
         raise FileError(f"{type(block).__name__} keeps {left[0]!r} outside of its files")
 

@@ -79,8 +79,8 @@ class MtpLayer(nn.Module):
     def moved(self, like: torch.Tensor) -> MtpLayer:
         """Move the layer to the device and dtype of `like`; weights in another dtype than most keep theirs."""
         usual = self.projection.weight.dtype
-        for each in (*self.parameters(), *self.buffers()):
-            each.data = each.data.to(like.device, like.dtype if each.dtype == usual else each.dtype)
+        for tensor in (*self.parameters(), *self.buffers()):
+            tensor.data = tensor.data.to(like.device, like.dtype if tensor.dtype == usual else tensor.dtype)
         self._linears = FastLinears(self) if like.dtype == torch.float32 else None
         return self
 
@@ -108,8 +108,8 @@ class MtpLayer(nn.Module):
         """Return the features of pairs, [B, n, D] each, at positions `places` [B, n]; `mask`: additive,
         [B, 1, n, K]."""
         parts, count = self._parts, places.numel()
-        given = [self.token_norm(embeddings), self.state_norm(states)]
-        joined = torch.cat(given[::-1] if parts.states_first else given, -1)
+        inputs = [self.token_norm(embeddings), self.state_norm(states)]
+        joined = torch.cat(inputs[::-1] if parts.states_first else inputs, -1)
         linears = self._linears
         pays = linears is not None and (linears.packs or count in linears.counts)
         with linears.used() if linears is not None and pays else nullcontext():

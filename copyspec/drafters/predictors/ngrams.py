@@ -168,7 +168,7 @@ class NGrams:
         The probability that a context's continuations leave is distributed over those of the context without its first
         token (back-off). Results are not cached, because most contexts of a draft are looked up once.
         """
-        found: list[tuple[int, float]] = []
+        parts: list[tuple[int, float]] = []
         tokens, shares, covered = self._tokens, self._shares, _NONE  # `covered`: continuations of longer contexts
         least = max(least, MIN_SHARE * weight)
         while key:
@@ -181,13 +181,13 @@ class NGrams:
                         break
                     token = tokens[index]
                     if token not in covered:
-                        found.append((token, part))
+                        parts.append((token, part))
                 weight *= self._left[place]
                 if weight < least:
                     break
                 covered = tokens[start:stop] + covered
             key = key & _END_2 if key > _END_2 else key & _END_1 if key > _END_1 else 0
-        return found
+        return parts
 
 
 def context(tokens: Sequence[int]) -> int:
@@ -249,8 +249,8 @@ def _entries(words: WordNGrams, pieces: Sequence[Sequence[int]]) -> Iterator[tup
     lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
     longest = int(lengths.max(initial=1))
     table = np.full((len(pieces), longest), -1, dtype=np.int64)
-    for number, each in enumerate(pieces):
-        table[number, : len(each)] = each
+    for number, piece in enumerate(pieces):
+        table[number, : len(piece)] = piece
     empty = np.zeros(len(pieces), dtype=np.int64)
     yield from _within(empty, np.arange(len(pieces)), words.counts, table, lengths)
     for order in words.orders:
@@ -263,8 +263,8 @@ def _entries(words: WordNGrams, pieces: Sequence[Sequence[int]]) -> Iterator[tup
                 key[longer] = _extended(key[longer], table[column[longer], position])
         yield key[usable], np.full(usable.sum(), -1), order.totals[usable]
         owners = np.repeat(np.arange(len(key)), order.sizes)
-        kept = usable[owners] & (lengths[order.following] > 0)
-        owners, following, times = owners[kept], order.following[kept], order.times[kept]
+        mask = usable[owners] & (lengths[order.following] > 0)
+        owners, following, times = owners[mask], order.following[mask], order.times[mask]
         yield key[owners], table[following, 0], times
         yield from _within(key[owners], following, times, table, lengths)
 

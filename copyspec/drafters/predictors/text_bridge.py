@@ -111,11 +111,11 @@ class BridgedPredictor(CalibratedPredictor):
         chances: list[float] = []
         columns = 0
         while len(drafted) < self._tokens:
-            found = self._reader.read(tuple(drafted), EMPTY)
-            if found is None or not found[0]:  # the context is full, or the scores are NaN
+            predictions = self._reader.read(tuple(drafted), EMPTY)
+            if predictions is None or not predictions[0]:  # the context is full, or the scores are NaN
                 break
             columns += self._reader.columns
-            token, chance = found[0][0]
+            token, chance = predictions[0][0]
             drafted.append(token)
             chances.append(chance)
             if chance < self._confidence:
@@ -138,14 +138,14 @@ class BridgedPredictor(CalibratedPredictor):
             return []
         tokens = whole[len(seam) :]
         ends = [len(text) for text in texts]
-        holds = list(accumulate(chances, lambda held, chance: held * chance))
-        found: list[tuple[int, float]] = []
-        held = 1.0
+        holds = list(accumulate(chances, lambda product, chance: product * chance))
+        predicted: list[tuple[int, float]] = []
+        reached = 1.0
         for index, token in enumerate(tokens):
             if token >= self._vocab_size:
                 break
             length = len(self._ours.decode([*seam, *tokens[: index + 1]])) - len(before)
             now = holds[min(bisect_left(ends, length), len(ends) - 1)]
-            found.append((token, now / held))
-            held = now
-        return found
+            predicted.append((token, now / reached))
+            reached = now
+        return predicted

@@ -96,7 +96,7 @@ class DraftModels:
     def predictors(self, chosen: Sequence[object]) -> list[MakePredictor]:
         """A factory of row predictors for each choice. Raises ValueError, TypeError or LoadError for one that cannot
         draft."""
-        return [self._find(each).make for each in chosen]
+        return [self._find(name).make for name in chosen]
 
     def find_unasked(self) -> Sequence[MakePredictor]:
         """The predictor of the MTP layer in the target's files, for calls that name no draft model; none if there is no
@@ -104,10 +104,10 @@ class DraftModels:
         drafts."""
         check_forked(self._loading, "loading a draft model")
         with self._loading:
-            if (found := self.unasked) is None:
+            if (unasked := self.unasked) is None:
                 self._check_loaded()
-                found = self.unasked = self._of_own_files()
-        return found
+                unasked = self.unasked = self._of_own_files()
+        return unasked
 
     def _of_own_files(self) -> list[MakePredictor]:
         model = self._model
@@ -170,8 +170,8 @@ class DraftModels:
         if isinstance(chosen, str) and _is_heads(chosen):
             return self._find_heads(chosen)
         key = _key(chosen)
-        if (found := self._loaded.get(key)) is not None:
-            return found  # without the lock: a thread that holds the model's lock must not wait for one that loads
+        if (matched := self._loaded.get(key)) is not None:
+            return matched  # without the lock: a thread that holds the model's lock must not wait for one that loads
         check_forked(self._loading, "loading a draft model")
         with self._loading:
             loaded = self._loaded
@@ -189,16 +189,16 @@ class DraftModels:
             raise RuntimeError("the engine was unloaded while a call was being prepared; load the model again")
 
     def _find_heads(self, chosen: str) -> _Matched:
-        if (found := self._loaded.get(chosen)) is None and chosen == MTP:
+        if (matched := self._loaded.get(chosen)) is None and chosen == MTP:
             heads = DraftHeads(load_mtp(self._model), self._model, MTP)
-            found = self._loaded[MTP] = _Matched(chosen, partial(HeadsPredictor, heads))
-        elif found is None:
+            matched = self._loaded[MTP] = _Matched(chosen, partial(HeadsPredictor, heads))
+        elif matched is None:
             folder = expanded(chosen[len(HEADS) :], f"the path of draft_model={HEADS!r}")
             if chosen == HEADS:
                 raise ValueError(f"draft_model={chosen!r} must name a folder, as in '{HEADS}FOLDER'")
             heads = DraftHeads(load_heads(folder, self._model), self._model, str(folder.resolve()))
-            found = self._loaded[chosen] = _Matched(chosen, partial(HeadsPredictor, heads))
-        return found
+            matched = self._loaded[chosen] = _Matched(chosen, partial(HeadsPredictor, heads))
+        return matched
 
     def _load(self, chosen: object) -> tuple[PreTrainedModel, Codec]:
         """The chosen model and its tokenizer; a model object uses the target's."""

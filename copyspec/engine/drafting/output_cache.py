@@ -129,14 +129,14 @@ class OutputCache:
         cache = cls(namespace, **bounds)
         try:
             characters, entries = cache.max_characters + len(namespace), cache.max_entries + 1
-            held, pairs = _read(path, _FILE_BYTES * characters + _ENTRY_BYTES * entries)
+            stored, pairs = _read(path, _FILE_BYTES * characters + _ENTRY_BYTES * entries)
         except ValueError as error:
             raise ValueError(
                 f"{str(path)!r} is not an output cache: {error!s:.200}; delete it to start with an empty one"
             ) from error
-        if held != namespace:
+        if stored != namespace:
             raise ValueError(
-                f"{str(path)!r} holds the namespace {held!r:.80}, not {namespace!r}; "
+                f"{str(path)!r} holds the namespace {stored!r:.80}, not {namespace!r}; "
                 "outputs are never shared between namespaces"
             )
         for prompt, output in pairs:
@@ -144,9 +144,9 @@ class OutputCache:
         return cache
 
     def _forget(self, output: str) -> None:
-        found = self._entries.pop(output, None)
-        if found is not None:
-            prompt, words = found
+        entry = self._entries.pop(output, None)
+        if entry is not None:
+            prompt, words = entry
             self._characters -= len(prompt) + len(output)
             self._holders.subtract(words)
             for word in words:
@@ -166,8 +166,8 @@ def _read(path: Path, most: int) -> tuple[str, list[tuple[str, str]]]:
         raise ValueError(f"it has over {most:,} bytes; a larger cache is loaded with max_characters=")
     text = JSONStrings(content.decode("utf-8", "surrogatepass"))
     text.expect('{"format": ')
-    if (found := text.string()) != _FORMAT:
-        raise ValueError(f"its format is {found!r:.80}, not {_FORMAT!r}")
+    if (stated := text.string()) != _FORMAT:
+        raise ValueError(f"its format is {stated!r:.80}, not {_FORMAT!r}")
     text.expect(', "namespace": ')
     namespace, entries = text.string(), list[tuple[str, str]]()
     text.expect(', "entries": [')

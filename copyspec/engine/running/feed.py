@@ -92,13 +92,13 @@ class _Feed:
     def _requests(self) -> Iterator[Request | None]:
         row = 0
         index = -1
-        for each in self._inputs:
-            if each is None:
+        for input_ in self._inputs:
+            if input_ is None:
                 yield None
                 continue
             index += 1
             try:
-                job = self._job(each)
+                job = self._job(input_)
             except (TypeError, ValueError) as error:
                 if not (self._skip_too_long and isinstance(error, PromptTooLongError)):
                     raise type(error)(f"input {index}: {error}") from error
@@ -110,12 +110,12 @@ class _Feed:
             while len(self._held) >= HELD_BATCHES * self._options.batch_size:
                 yield None  # the input that they wait for is still running
 
-    def _job(self, each: Input) -> Job:
-        check_type(isinstance(each, Input), "it", each, "a copyspec.Input")
-        given: Any = plain_value(each.max_new_tokens)
-        limit = self._options.limit if given is None else given
-        options = replace(self._options, edit_source=each.edit_source, max_new_tokens=limit, max_tokens=None)
-        jobs, single = self._engine.jobs(each.prompt, each.references, options, each.earlier)
+    def _job(self, input_: Input) -> Job:
+        check_type(isinstance(input_, Input), "it", input_, "a copyspec.Input")
+        wanted: Any = plain_value(input_.max_new_tokens)
+        limit = self._options.limit if wanted is None else wanted
+        options = replace(self._options, edit_source=input_.edit_source, max_new_tokens=limit, max_tokens=None)
+        jobs, single = self._engine.jobs(input_.prompt, input_.references, options, input_.earlier)
         if not single:
             raise TypeError(f"an Input holds one prompt, got {len(jobs)}: give an Input for each of them")
         return jobs[0]

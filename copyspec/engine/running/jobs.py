@@ -188,14 +188,16 @@ class Job:
         offsets = source.offsets()
         ends = offsets[-1][1] if offsets else 0
         starts = [*(max(0, start) for start, _ in offsets), ends]
-        return tuple(Change(starts[each.start], starts[each.end], each.margin) for each in divergences)
+        return tuple(
+            Change(starts[divergence.start], starts[divergence.end], divergence.margin) for divergence in divergences
+        )
 
     def _shown_tokens(self, finish: Finish) -> list[int]:
         """The tokens of the text, without the one that ended the output."""
         is_special = self.stop_strings is not None and self.stop_strings.is_token
         ended_by_token = finish.reason == "stop" and (isinstance(finish.detail, int) or is_special)
-        kept = self.options.include_stop and finish.detail in self.options.stop_ids
-        return self.tokens[:-1] if ended_by_token and not kept else self.tokens
+        is_shown = self.options.include_stop and finish.detail in self.options.stop_ids
+        return self.tokens[:-1] if ended_by_token and not is_shown else self.tokens
 
     def _text(self, finish: Finish) -> str:
         text = self.codec.text_of(self._shown_tokens(finish), self.before)
@@ -246,14 +248,14 @@ class JobMaker:
         comparisons = VersionComparisons()
         texts = dict[tuple[str, Lead], Encoded]()  # of the references, which prompts may share
         pad = None if target.is_encoder_decoder else settings.pad  # without a mask, encoders read padding in `generate`
-        for index, given in enumerate(prompts):
-            if given.has_types and not ignores_zero_types(self._model):
+        for index, raw in enumerate(prompts):
+            if raw.has_types and not ignores_zero_types(self._model):
                 raise TypeError(
                     f"prompt {index} is an encoding with token_type_ids, to which {type(self._model).__name__} adds "
                     "something even where they are 0, and copyspec gives a model text only: leave them out"
                 )
             options = shared.of_prompt(index, len(prompts)) if shared.lists else shared
-            encoded = self._encoder.prompt(index, given, options, pad)
+            encoded = self._encoder.prompt(index, raw, options, pad)
             asked = NO_CALLS
             if encoded.reply is not None or options.tool_choice is not None:
                 asked = calling(encoded.reply, options)
@@ -261,11 +263,11 @@ class JobMaker:
             prompt, start = encoded.ids, target.start(encoded.ids)
             cache = options.output_cache if options.drafts else None
             earlier = cache.references(self._codec.decode(prompt)) if cache is not None else []
-            sources = self._encoder.sources(given, prompt, earlier, texts, with_references=options.drafts)
+            sources = self._encoder.sources(raw, prompt, earlier, texts, with_references=options.drafts)
             # Needed without drafts too: the default token limit depends on it.
             edit_tokens = len(sources[0].tokens) if sources and sources[0].kind == "edit" else 0
             if options.drafts:
-                sources.append(NamedSource("prompt", "prompt", None, prompt, encoded.offsets, given.text))
+                sources.append(NamedSource("prompt", "prompt", None, prompt, encoded.offsets, raw.text))
             limit = options.limit or generation_config.limit(settings.config, len(start), options, edit_tokens)
             if target.max_length is not None:
                 limit = min(limit, target.max_length - len(start) + 1)
@@ -273,7 +275,7 @@ class JobMaker:
             output = generation_config.Output(settings, row, rows, prompt, len(start), limit, target.device)
             finds = options.drafts and options.copies and len(sources) == 1 and not target.is_encoder_decoder
             copyable = Copyable(sources, prompt_blocks(self._codec, prompt) if finds else [], comparisons)
-            is_whole = given.ids is None and self._codec.decodes_alone
+            is_whole = raw.ids is None and self._codec.decodes_alone
             before = () if is_whole or target.is_encoder_decoder else self._codec.context(prompt)
             replying = Replying(encoded.reply, asked, before)
             for sample in range(options.n):
@@ -301,7 +303,9 @@ class JobMaker:
             if self._target.is_encoder_decoder:
                 generation_config.check_start(config, self._target.start(())[0])
         # Tensors and arrays have no single truth value to compare by.
-        values = {name: plain_value(each) if hasattr(each, "tolist") else each for name, each in vars(config).items()}
+        values = {
+            name: plain_value(value) if hasattr(value, "tolist") else value for name, value in vars(config).items()
+        }
         if settings is None or values != settings.values:
             size = self._target.vocab_size
             settings = self._settings = generation_config.Settings.of(config, values, size)
@@ -351,7 +355,7 @@ class JobMaker:
         replying: Replying,
     ) -> Job:
         settings = output.settings
-        replaced = {type(each) for each in options.criteria}  # they take the places of the config's, as in `generate`
+        replaced = {type(stop) for stop in options.criteria}  # they take the places of the config's, as in `generate`
         eos = frozenset() if options.ignore_eos or EosTokenCriteria in replaced else settings.eos_token_ids
         eos |= options.stop_ids
         stop = options.stop_strings or (() if StopStringCriteria in replaced else settings.stops)
@@ -364,7 +368,7 @@ class JobMaker:
             criteria.append(MaxTimeCriteria(options.max_time))  # its clock starts now
         if criteria:
             start = self._target.start(output.prompt)
-            stops += [CriterionStop(each, start, output.max_new_tokens, output.device) for each in criteria]
+            stops += [CriterionStop(criterion, start, output.max_new_tokens, output.device) for criterion in criteria]
         sources = [Source(source.tokens, _KINDS.get(source.kind, "prompt")) for source in copyable.sources]
         sources += [block.source for block in copyable.blocks]
         sampling = options.sampling
@@ -441,12 +445,12 @@ class JobMaker:
         if options.draft_models:
             predictors += self._drafting.predictors(options.draft_models)
         elif options.finds_drafter and self._target.keeps_states:
-            found = self._drafting.unasked
-            predictors += self._drafting.find_unasked() if found is None else found
+            unasked = self._drafting.unasked
+            predictors += self._drafting.find_unasked() if unasked is None else unasked
         if options.datastores:
             predictors += self._datastores.predictors(options.datastores)
-        predictors += [cast("PredictorFactory", each).predictor for each in own if hasattr(each, "predictor")]
-        factories = [each for each in own if not hasattr(each, "predictor")]
+        predictors += [cast("PredictorFactory", drafter).predictor for drafter in own if hasattr(drafter, "predictor")]
+        factories = [drafter for drafter in own if not hasattr(drafter, "predictor")]
         copying: dict[str, Any] = {
             "continues_prompt": not self._target.is_encoder_decoder,
             "ngrams": self._language.ngrams if options.copies else None,

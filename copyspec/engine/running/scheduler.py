@@ -116,7 +116,9 @@ class CallScheduler:
             raise TypeError(f"loop must be the running event loop (asyncio.get_running_loop()), got {shown(loop)}")
         ticket = Ticket(iter(requests), options.batch_size, loop, None if loop is None else asyncio.Event())
         if isinstance(requests, Sequence):  # all wait at once
-            ticket.waiting.extend(enumerate([replace(each, owner=ticket) for each in requests if each is not None]))
+            ticket.waiting.extend(
+                enumerate([replace(request, owner=ticket) for request in requests if request is not None])
+            )
             ticket.is_exhausted = True
         key: tuple[object, ...] = (options.draft, options.batch_size, options.threads, version)
         with self._lock:
@@ -132,7 +134,7 @@ class CallScheduler:
                 )
             live = [scheduler for ref in _ALL.refs() if (scheduler := ref()) is not None]
             lanes = [lane for scheduler in live for lane in list(scheduler._lanes.values())]
-            if any([each.driver == get_ident() for each in lanes]):
+            if any([lane.driver == get_ident() for lane in lanes]):
                 # Submitted inside a pass, of this or another engine, by a criterion for example: it cannot wait for a
                 # lane whose driver may be waiting for the model that this thread holds.
                 key = (*key, ticket)
@@ -298,7 +300,9 @@ class CallScheduler:
                         waiter = ticket.wakeups.waiter()
                     elif self._arriving and (begins := self._arrivals(lane, begins)) is not None and begins.left():
                         waiter, seconds = ticket.wakeups.waiter(), begins.left()
-                    elif ticket.arrived is None and all([each is ticket or each.is_cancelled for each in lane.tickets]):
+                    elif ticket.arrived is None and all(
+                        [other is ticket or other.is_cancelled for other in lane.tickets]
+                    ):
                         # Alone in its lane, the caller drives it.
                         claims, lane.driver = True, get_ident()
                     else:
@@ -354,7 +358,7 @@ class CallScheduler:
         lane if it has neither tickets nor a worker."""
         steps = lane.abandoned()
         if not lane.tickets and lane.worker is None:
-            self._lanes = {key: each for key, each in self._lanes.items() if each is not lane}
+            self._lanes = {key: other for key, other in self._lanes.items() if other is not lane}
         return steps
 
     def _arrivals(self, lane: Lane, begins: TimeLimit | None) -> TimeLimit | None:

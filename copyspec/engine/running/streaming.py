@@ -71,14 +71,14 @@ class _TextStream:
         if result is not None:
             reasoning, content = result.reasoning, result.content
             return result.text[self._given :], reasoning[self._parts["reasoning"] :], content[self._parts["content"] :]
-        held = self._held + self._detokenizer.push(tokens)
-        text = held if self._reader is None else unmarked(held)
+        pending = self._held + self._detokenizer.push(tokens)
+        text = pending if self._reader is None else unmarked(pending)
         strings = self._job.stop_strings
         keep = held_back(text, strings.strings) if strings is not None else 0
         if self._reader is None:
             piece, self._held = text[: len(text) - keep], text[len(text) - keep :]
         else:
-            piece, self._held = split(held, len(text) - keep)
+            piece, self._held = split(pending, len(text) - keep)
         shown = text[: len(text) - keep]
         if shown and self._is_first:
             self._is_first, whole = False, shown
@@ -99,8 +99,8 @@ class _TextStream:
 def _sources(job: Job, output: StepOutput) -> tuple[str | None, ...]:
     """The source name of each token; None for the model's own."""
     names: list[str | None] = []
-    for found in output.origins:
-        origin = job.source_origin(found)
+    for place in output.origins:
+        origin = job.source_origin(place)
         name = None if origin is None else "output" if origin.source == OUTPUT else job.sources[origin.source].name
         names.append(name)
     return tuple(names)

@@ -264,15 +264,15 @@ class Passes:
             # __enter__ would leave a lock held forever.
             with locks[0]:
                 return self.run(call, locks[1:])
-        counts, given = self.counts, self.given
+        counts, wanted = self.counts, self.given
         if counts is None:
             return call()
         own = torch.get_num_threads() if _SEEN.yes else _own()
         bound = min(own, counts.limit)
-        if given is None and bound == 1 == own:
+        if wanted is None and bound == 1 == own:
             return call()
         choice = counts.choice or counts.first_choice(bound)
-        count = given or choice.next(bound)
+        count = wanted or choice.next(bound)
         started, used = perf_counter(), thread_time()
         if count == own:
             result = call()
@@ -286,7 +286,7 @@ class Passes:
                 torch.set_num_threads(own)
                 _LENT.remove(lent)
         ratio = counts.costs.take_ratio()
-        if given is None:
+        if wanted is None:
             choice.observe(count, bound, perf_counter() - started, thread_time() - used, ratio)
         return result
 

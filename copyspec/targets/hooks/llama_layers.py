@@ -57,7 +57,7 @@ class LlamaLayer(NamedTuple):
         """Whether the norms' weights are contiguous parameters of the dtype of the linear layers."""
         dtype = self.linears[0].weight.dtype
         weights = [parameters_of(norm).get("weight") for norm in self.norms if norm is not None]
-        return all([each is not None and each.dtype == dtype and each.is_contiguous() for each in weights])
+        return all([weight is not None and weight.dtype == dtype and weight.is_contiguous() for weight in weights])
 
 
 class ReplacedLayer(ABC):
@@ -121,7 +121,7 @@ def llama_layers(model: nn.Module) -> Iterator[LlamaLayer]:
         linears += [mlp[name] for name in ("gate_proj", "up_proj", "down_proj")]
         norms = [parts["input_layernorm"], parts["post_attention_layernorm"]]
         norms += [attention.get("q_norm"), attention.get("k_norm")]  # type: ignore[list-item]
-        if any(type(each) is not nn.Linear for each in linears):
+        if any(type(linear) is not nn.Linear for linear in linears):
             return
         expected = [(parts["self_attn"], "Attention"), (parts["mlp"], "MLP")]
         expected += [(norm, "RMSNorm") for norm in norms if norm is not None]
@@ -136,8 +136,8 @@ def llama_layers(model: nn.Module) -> Iterator[LlamaLayer]:
 
 def rotary_of(model: nn.Module) -> Rotary | None:
     """A copy of the module that computes a Llama model's positions: some adapt to the longest they have seen."""
-    found = getattr(getattr(model, "base_model", None), "rotary_emb", None)
-    return deepcopy(found) if isinstance(found, nn.Module) else None
+    rotary = getattr(getattr(model, "base_model", None), "rotary_emb", None)
+    return deepcopy(rotary) if isinstance(rotary, nn.Module) else None
 
 
 def is_unchanged(part: nn.Module) -> bool:
@@ -152,7 +152,7 @@ def attention_of(attention: nn.Module) -> FusedAttention:
     def attend(
         queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
     ) -> torch.Tensor:
-        found: torch.Tensor = call(attention, queries, keys, values, mask, dropout=0.0, scaling=scaling)[0]
-        return found
+        output: torch.Tensor = call(attention, queries, keys, values, mask, dropout=0.0, scaling=scaling)[0]
+        return output
 
     return attend

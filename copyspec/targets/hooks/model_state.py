@@ -46,10 +46,12 @@ class ModelState:
             elif not (parameters or of_module["_buffers"]):
                 self._modules.append((ref(module),))  # an activation: no weight tells one from another
         # Parameters on the meta device stand for offloaded ones, and are created anew after every pass.
-        held = [each for each in read if each is not None and not each.is_meta]
-        self._autocast = _autocast(held[0].device.type) if held else None
-        self._weights = [(id(each), each.data_ptr(), 0 if each.is_inference() else each._version) for each in held]
-        self._alive = [ref(each) for each in held]  # an address can be reused, but a dead reference stays dead
+        weights = [weight for weight in read if weight is not None and not weight.is_meta]
+        self._autocast = _autocast(weights[0].device.type) if weights else None
+        self._weights = [
+            (id(weight), weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights
+        ]
+        self._alive = [ref(weight) for weight in weights]  # an address can be reused, but a dead reference stays dead
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ModelState) or self._autocast != other._autocast:
@@ -60,7 +62,9 @@ class ModelState:
 
     def has_weights_of(self, other: ModelState) -> bool:
         """Whether the weights are the same; the adapters may differ."""
-        return self._weights == other._weights and all([each() is not None for each in (*self._alive, *other._alive)])
+        return self._weights == other._weights and all(
+            [reference() is not None for reference in (*self._alive, *other._alive)]
+        )
 
 
 def _without_frequencies(
@@ -69,8 +73,8 @@ def _without_frequencies(
     """The buffers of a rotary module without those that LongRoPE writes anew in every pass, from the others.
     `rope_type`: the module's, or those of each type of layers."""
     types = rope_type if isinstance(rope_type, dict) else {"": rope_type}
-    written = {f"{layers}_inv_freq".lstrip("_") for layers, each in types.items() if each == "longrope"}
-    return {name: each for name, each in buffers.items() if name not in written}
+    written = {f"{layers}_inv_freq".lstrip("_") for layers, kind in types.items() if kind == "longrope"}
+    return {name: buffer for name, buffer in buffers.items() if name not in written}
 
 
 def _autocast(device: str) -> torch.dtype | None:

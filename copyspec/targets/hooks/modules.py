@@ -26,10 +26,10 @@ def real_weight(module: nn.Module | None) -> torch.Tensor | None:
     if weight is None or not weight.is_meta:
         return weight
     hook = getattr(module, "_hf_hook", None)
-    for each in (hook, *getattr(hook, "hooks", ())):
-        if getattr(each, "weights_map", None) is not None:
-            found: torch.Tensor = each.weights_map["weight"]
-            return found
+    for candidate in (hook, *getattr(hook, "hooks", ())):
+        if getattr(candidate, "weights_map", None) is not None:
+            stored: torch.Tensor = candidate.weights_map["weight"]
+            return stored
     return None
 
 

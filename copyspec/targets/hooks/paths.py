@@ -89,9 +89,9 @@ class Paths:
         """The last 1 + `width` inputs of each path, [T, 1 + width], among `width` ones of each row's state and those of
         the tokens."""
         if width not in self._columns:
-            held, last = len(self.spans) * width, list[list[int]]()
+            offset, last = len(self.spans) * width, list[list[int]]()
             for token, (parent, row) in enumerate(zip(self._parents, self.rows, strict=True)):
                 before = last[parent][1:] if parent >= 0 else range(row * width, (row + 1) * width)
-                last.append([*before, held + token])
+                last.append([*before, offset + token])
             self._columns[width] = torch.tensor(last, device=self._device)
         return self._columns[width]

@@ -48,7 +48,7 @@ def special_layers(model: PreTrainedModel) -> Sequence[LayerParts]:
     if model.config.is_encoder_decoder:
         return ()
     parts = [_parts(layer) for layer in DynamicCache(config=model.config).layers]
-    return parts if any(each != LayerParts() for each in parts) else ()
+    return parts if any(part != LayerParts() for part in parts) else ()
 
 
 def _parts(layer: object) -> LayerParts:

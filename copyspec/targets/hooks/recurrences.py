@@ -46,9 +46,11 @@ def delta_rule(
 ) -> tuple[Any, After]:
     """`query`, `key`: [T, 1, h, K]; `value`: [T, 1, H, V]; `g`, the logarithm of the decay: [T, 1, H], or [T, 1, H, K]
     by channel; `beta`: [T, 1, H]; `initial_state`: [B, H, K, V]."""
-    queries, keys, values = (_heads_first(each[:, 0]) for each in (query, key, value))
+    queries, keys, values = (_heads_first(tensor[:, 0]) for tensor in (query, key, value))
     if use_qk_l2norm_in_kernel:
-        queries, keys = (each * torch.rsqrt((each * each).sum(-1, keepdim=True) + _EPSILON) for each in (queries, keys))
+        queries, keys = (
+            tensor * torch.rsqrt((tensor * tensor).sum(-1, keepdim=True) + _EPSILON) for tensor in (queries, keys)
+        )
     queries = queries * queries.shape[-1] ** -0.5
     decays = g[:, 0] if g.dim() == 4 else g[:, 0].unsqueeze(-1)
     memory = Memory(paths, initial_state, keys, decays.transpose(0, 1))
@@ -110,8 +112,8 @@ def mamba(
 
     def after(token: int) -> torch.Tensor:
         last = state[paths.rows[token]].unsqueeze(0).clone()
-        for each in paths.to(token):
-            step(last, [each])
+        for ancestor in paths.to(token):
+            step(last, [ancestor])
         return last[0]
 
     states, mixed = state, torch.empty_like(hidden_states)
@@ -199,19 +201,19 @@ class Memory:
                 here = heads, part.tokens
                 left = of_heads(both, len(values), heads)[:, :, part.tokens]
                 with torch.autocast(values.device.type, enabled=False):  # the states would lose precision
-                    held, products = self._held(left, part, heads), self._products(left, part, heads)
+                    recalled, products = self._held(left, part, heads), self._products(left, part, heads)
                     if betas is not None:
                         updates[here] = torch.linalg.solve_triangular(
-                            betas[here] * products[1], betas[here] * (values[here] - held[1]),
+                            betas[here] * products[1], betas[here] * (values[here] - recalled[1]),
                             upper=False, unitriangular=True,
                         )  # fmt: skip
-                    mixed[here] = held[0] + products[0] @ updates[here]
+                    mixed[here] = recalled[0] + products[0] @ updates[here]
         return mixed
 
     def __call__(self, token: int) -> torch.Tensor:
         """The state after a token, [H, K, V], or [H, V, K] if it is transposed."""
         path = self._paths.to(token)
-        of_path = TokenWrites(*[each[:, path] for each in self.written])
+        of_path = TokenWrites(*[tensor[:, path] for tensor in self.written])
         after = of_path.into(self._states[self._paths.rows[token]])
         return after.transpose(1, 2) if self.transposed else after
 

@@ -88,36 +88,36 @@ recorded, and at the tree's m nodes."""
 @contextmanager
 def hidden_states(model: PreTrainedModel, layers: Sequence[int] = ()) -> Iterator[HiddenStates]:
     """Record the states of each pass while the context is active. Stays empty for models without an output head."""
-    found = HiddenStates()
+    states = HiddenStates()
     head = output_head(model)
     if head is None:
-        yield found
+        yield states
         return
 
     # An interrupt may come between the registration of a hook and the end of its context: the hook then stays, but
     # does nothing once the states are gone.
-    living = ref(found)
+    living = ref(states)
 
     def keep_head(module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
-        if (kept := living()) is not None:
-            kept.head = arguments[0]
+        if (alive := living()) is not None:
+            alive.head = arguments[0]
 
     def keep_last(module: nn.Module, arguments: object, output: Any) -> None:
-        kept, state = living(), getattr(output, "last_hidden_state", None)
-        if kept is not None and state is not None:
-            kept.last = state
+        alive, state = living(), getattr(output, "last_hidden_state", None)
+        if alive is not None and state is not None:
+            alive.last = state
 
     def keep_layer(number: int) -> Any:
         def keep(module: nn.Module, arguments: tuple[torch.Tensor, ...], named: Mapping[str, torch.Tensor]) -> None:
-            if (kept := living()) is not None:
-                kept.inner[number] = arguments[0] if arguments else named["hidden_states"]
+            if (alive := living()) is not None:
+                alive.inner[number] = arguments[0] if arguments else named["hidden_states"]
 
         return keep
 
     with ExitStack() as hooks:
         hooks.callback(head.register_forward_pre_hook(keep_head).remove)
         hooks.callback(model.base_model.register_forward_hook(keep_last).remove)
-        held = decoder_layers(model)
+        all_layers = decoder_layers(model)
         for number in layers:
-            hooks.callback(held[number].register_forward_pre_hook(keep_layer(number), with_kwargs=True).remove)
-        yield found
+            hooks.callback(all_layers[number].register_forward_pre_hook(keep_layer(number), with_kwargs=True).remove)
+        yield states

@@ -31,7 +31,7 @@ def takes_trees(mixer: nn.Module) -> bool:
     forward = original(mixer, "forward")
     own = getattr(type(mixer), "forward", None)
     names = set(getattr(getattr(_unwrapped(own), "__code__", None), "co_names", ()))
-    if getattr(forward, "__func__", None) is not own or any(hasattr(each, "_hf_hook") for each in mixer.modules()):
+    if getattr(forward, "__func__", None) is not own or any(hasattr(module, "_hf_hook") for module in mixer.modules()):
         return False  # accelerate's hooks fetch weights, also through transformers' decorators, which are left out here
     return _CONVOLUTION in names and (_UPDATE not in names or len(names & RULES.keys()) == 1)
 
@@ -52,7 +52,7 @@ def _unwrapped(forward: Any) -> Any:
 def of_tokens(tokens: int, change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     """An argument of a mixer with a number for each token of the pass, [1, T, ...], changed; others as they are."""
     if isinstance(value, tuple):
-        return tuple(of_tokens(tokens, change, each) for each in value)
+        return tuple(of_tokens(tokens, change, item) for item in value)
     if not isinstance(value, torch.Tensor) or value.dim() < 2 or value.shape[:2] != (1, tokens):
         return value
     return change(value)
@@ -76,7 +76,7 @@ class TreeRun:
     def written(self) -> tuple[TokenWrites, bool]:
         """What the tokens write, of all heads, and whether the model keeps its states transposed. Only of a mixer that
         takes passes (`takes_passes`)."""
-        memories = [each for each in self._after if isinstance(each, Memory)]
+        memories = [memory for memory in self._after if isinstance(memory, Memory)]
         parts = zip(*[memory.written for memory in memories], strict=True)
         written = memories[0].written if len(memories) == 1 else TokenWrites(*map(torch.cat, parts))
         return written, memories[0].transposed
@@ -95,10 +95,10 @@ class TreeRun:
     def state(self, token: int, before: State) -> State:
         """The row's states after this token. `before`: those of any row, for their shapes and types."""
         columns = self._paths.columns(self._window.shape[-1])[token, 1:]
-        found = {CONV: self._inputs[columns].T}
+        state = {CONV: self._inputs[columns].T}
         if self._after:
-            found[RECURRENT] = torch.stack([after(token) for after in self._after])
-        return {key: each.to(before[key].dtype).reshape(before[key].shape) for key, each in found.items()}
+            state[RECURRENT] = torch.stack([after(token) for after in self._after])
+        return {key: value.to(before[key].dtype).reshape(before[key].shape) for key, value in state.items()}
 
     def _recur(self, rule: Rule, mixer: nn.Module, own: Callable[..., Any], *args: Any, **named: Any) -> Any:
         result, after = rule(mixer, own, self._paths, *args, **named)

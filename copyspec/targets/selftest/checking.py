@@ -42,7 +42,7 @@ _lock = fork_safe(threading.Lock())
 def is_known(model: PreTrainedModel) -> bool:
     """Whether the project's tests cover models of this class and configuration, so that no self-test is needed."""
     steps = getattr(type(model), "prepare_inputs_for_generation", None)  # a program may have put its own on the class
-    ours = all(getattr(each, "__module__", "").startswith("transformers.") for each in (type(model), steps))
+    ours = all(getattr(code, "__module__", "").startswith("transformers.") for code in (type(model), steps))
     return ours and digest(model.config) in KNOWN
 
 
@@ -52,12 +52,12 @@ def attempt(make: MakeTarget, model: PreTrainedModel, *, kind: str) -> str | Non
     Takes the model's lock, but not while the sibling is built, which waits for models that are being loaded.
     """
     try:
-        found = _found_on_sibling(make, model, kind)
+        fault = _found_on_sibling(make, model, kind)
     except Exception as error:  # sizes of the configuration cannot be reduced
         with lock_of(model):
-            found = _failure(make, model, partial(_long_on_the_model, error))
-    if found is not None:
-        return found
+            fault = _failure(make, model, partial(_long_on_the_model, error))
+    if fault is not None:
+        return fault
     with lock_of(model):
         return _failure(make, model, _brief)
 

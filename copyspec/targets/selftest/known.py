@@ -52,7 +52,7 @@ def digest(config: PreTrainedConfig) -> str:
 def _shape(value: object) -> object:
     """Replace every number in `value` by the word "number"."""
     if isinstance(value, Mapping):
-        return {str(name): _shape(each) for name, each in value.items() if not _WITHOUT_MEANING.fullmatch(str(name))}
+        return {str(name): _shape(item) for name, item in value.items() if not _WITHOUT_MEANING.fullmatch(str(name))}
     if isinstance(value, (list, tuple)):
-        return sorted({json.dumps(_shape(each), sort_keys=True, default=str) for each in value})
+        return sorted({json.dumps(_shape(item), sort_keys=True, default=str) for item in value})
     return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else value

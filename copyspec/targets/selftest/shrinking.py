@@ -141,7 +141,7 @@ def _windows(values: Mapping[str, Any]) -> Iterator[int]:
         if isinstance(value, Mapping):
             yield from _windows(value)
         elif isinstance(name, str) and _WINDOWS.fullmatch(name):
-            yield from (each for each in (value if isinstance(value, (list, tuple)) else [value]) if _is_size(each))
+            yield from (size for size in (value if isinstance(value, (list, tuple)) else [value]) if _is_size(size))
 
 
 def _is_size(value: object) -> bool:
@@ -168,8 +168,8 @@ def _shrunk(values: Mapping[str, Any], window: int, positions: int) -> Values:
         elif chosen and (kinds := _in_full(name, value, count)):
             small[name] = _value(name, [kinds[index] for index in chosen], values, window, positions)
         elif not chosen and (part := _PERIODS.fullmatch(name)) and type(value) is int:
-            given: Any = values.get(f"{part[1]}_period")
-            period = min(given, LAYERS) if _is_size(given) else LAYERS
+            declared: Any = values.get(f"{part[1]}_period")
+            period = min(declared, LAYERS) if _is_size(declared) else LAYERS
             small[name] = min(value, period) if part[2] == "period" else value % period
         elif chosen and _LAYERS.fullmatch(name) and value == count:
             small[name] = len(chosen)
@@ -182,10 +182,10 @@ def _value(name: str, value: Any, values: Mapping[str, Any], window: int, positi
     if _TOKENS.fullmatch(name):
         return _within_vocabulary(value)
     if isinstance(value, (list, tuple)) and _WINDOWS.fullmatch(name):
-        return [window if isinstance(each, int) and each > 0 else each for each in value]
-    if isinstance(value, (list, tuple)) and value and all(type(each) is int for each in value):
+        return [window if isinstance(item, int) and item > 0 else item for item in value]
+    if isinstance(value, (list, tuple)) and value and all(type(item) is int for item in value):
         rule = _rule(name)
-        return value if rule is None else [rule(each, values) for each in value]
+        return value if rule is None else [rule(item, values) for item in value]
     if isinstance(value, bool) or not isinstance(value, int):
         return value
     if _WINDOWS.fullmatch(name):
@@ -204,7 +204,7 @@ def _rule(name: str) -> Rule | None:
 
 def _within_vocabulary(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_within_vocabulary(each) for each in value]
+        return [_within_vocabulary(item) for item in value]
     return value % VOCABULARY if isinstance(value, int) and not isinstance(value, bool) and value > 0 else value
 
 
@@ -216,7 +216,7 @@ def _by_layer(value: Mapping[Any, Any], count: object) -> bool:
         and len(numbers) == len(value)
         and isinstance(count, int)
         and max(numbers) < count
-        and all(isinstance(each, Mapping) for each in value.values())
+        and all(isinstance(item, Mapping) for item in value.values())
     )
 
 
@@ -233,7 +233,7 @@ def _by_number(name: str, value: object, count: object) -> list[bool]:
     """Whether each layer is in a list of the numbers of layers; empty for other values."""
     if not isinstance(value, (list, tuple)) or not isinstance(count, int) or not _NUMBERS.fullmatch(name):
         return []
-    if not value or len(value) == count or not all(type(each) is int and 0 <= each < count for each in value):
+    if not value or len(value) == count or not all(type(number) is int and 0 <= number < count for number in value):
         return []
     return [index in value for index in range(count)]
 
@@ -243,13 +243,13 @@ def _chosen_layers(values: Mapping[str, Any]) -> list[int]:
     count = next((values[name] for name in values if name in _COUNTS), None)
     if not isinstance(count, int):
         return []
-    full = [_by_number(*each, count) or _in_full(*each, count) for each in values.items()]
-    lists = [each for each in full if each]
+    full = [_by_number(*item, count) or _in_full(*item, count) for item in values.items()]
+    lists = [layers for layers in full if layers]
     if not lists or count < LAYERS:
         return []
     kinds: dict[str, int] = {}
     for index in range(count):
-        kinds.setdefault(repr([each[index] for each in lists]), index)
+        kinds.setdefault(repr([layers[index] for layers in lists]), index)
     chosen = sorted(kinds.values())[:MAX_LAYERS]
     if values.get("num_kv_shared_layers"):
         return [*chosen, *chosen]  # layers that share keys use those of another layer of their kind

@@ -76,7 +76,9 @@ class _OwnGenerator(TorchFunctionMode):
     ) -> Any:
         named = dict(kwargs or {})
         if getattr(func, "__name__", "") in self._DRAWS and named.get("generator") is None:
-            tensor = next((each for each in [*args, *named.values()] if isinstance(each, torch.Tensor)), None)
+            tensor = next(
+                (argument for argument in [*args, *named.values()] if isinstance(argument, torch.Tensor)), None
+            )
             device = named.get("device") or ("cpu" if tensor is None else tensor.device)
             if torch.device(device).type == "cpu":
                 named["generator"] = self._generator

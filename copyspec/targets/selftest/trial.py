@@ -84,8 +84,8 @@ class Trial:
         scores = self.session.score(uncached, trees)
         paths = []
         for row, (sequence, tree) in enumerate(zip(self._sequences, trees, strict=True)):
-            found = scores[row]
-            check(found, self._expected(row, tree), f"draft nodes after {len(sequence)} tokens", self._model)
+            logits = scores[row]
+            check(logits, self._expected(row, tree), f"draft nodes after {len(sequence)} tokens", self._model)
             paths.append(path_to(tree.parents, self._random.randrange(ROOT, len(tree))))
         self.session.keep(paths)
         for row, (tree, path) in enumerate(zip(trees, paths, strict=True)):
@@ -118,8 +118,8 @@ class Trial:
         for row, (prompt, sequence) in enumerate(zip(self._prompts, self._sequences, strict=True)):
             begin = self._begin(row)
             expected = alone(self._model, prompt, sequence[:-1])[begin - 1 :]
-            found = generated(self._model, prompt, sequence, begin)
-            check(expected, found, "passes with and without a cache", self._model)
+            logits = generated(self._model, prompt, sequence, begin)
+            check(expected, logits, "passes with and without a cache", self._model)
 
     def compare_plainly(self, count: int) -> None:
         """Run `count` steps without drafts, and compare them with `generate`."""
@@ -133,9 +133,9 @@ class Trial:
                 sequence += self._tokens(1)
         self.session.close()
         for row, (prompt, sequence) in enumerate(zip(self._prompts, self._sequences, strict=True)):
-            found = torch.cat([step[row] for step in steps])
+            logits = torch.cat([step[row] for step in steps])
             expected = generated(self._model, prompt, sequence, self._begin(row))[-count:]
-            check(found, expected, "plain steps", self._model)
+            check(logits, expected, "plain steps", self._model)
 
     def _begin(self, row: int) -> int:
         """Number of tokens given to `generate`, which generates the others."""
@@ -219,13 +219,13 @@ class _Forced(LogitsProcessor):
         return forced  # type: ignore[return-value]
 
 
-def check(found: torch.Tensor, expected: torch.Tensor, what: str, model: PreTrainedModel) -> None:
+def check(logits: torch.Tensor, expected: torch.Tensor, what: str, model: PreTrainedModel) -> None:
     """Raise MismatchError if a row of the logits [n, V] differs from the expected one, beyond the rounding of the dtype
     that the model computes in: `generate` returns float32 logits of any model."""
-    if found.shape != expected.shape:
-        raise MismatchError(f"logits of {what} have shape {tuple(found.shape)}, not {tuple(expected.shape)}")
+    if logits.shape != expected.shape:
+        raise MismatchError(f"logits of {what} have shape {tuple(logits.shape)}, not {tuple(expected.shape)}")
     tolerance = TOLERANCE.get(read_dtype(model), TOLERANCE_LOW_PRECISION)
-    found, expected = found.float(), expected.float().to(found.device)
-    ratio = (found - expected).abs().amax(-1) / expected.std(-1)
+    logits, expected = logits.float(), expected.float().to(logits.device)
+    ratio = (logits - expected).abs().amax(-1) / expected.std(-1)
     if not bool((ratio <= tolerance).all()):
         raise MismatchError(f"logits of {what} differ by {float(ratio.max()):.2g} of their deviation")

@@ -89,7 +89,7 @@ def fused_layers(model: torch.nn.Module, device: torch.device) -> list[FusedLaye
     if device.type != "cpu" and not kernels_run(device):  # on a CPU, tests run all but the kernels with torch's
         return []
     parts = list(llama_layers(model))
-    return [FusedLayer(each) for each in parts] if all(FusedLayer.fits(each) for each in parts) else []
+    return [FusedLayer(part) for part in parts] if all(FusedLayer.fits(part) for part in parts) else []
 
 
 @contextmanager
@@ -108,8 +108,8 @@ def rms_norm(
     if x.is_cuda:
         from copyspec.targets.static import layer_kernels
 
-        found: tuple[torch.Tensor, torch.Tensor] = layer_kernels.rms_norm(x, added, weight, epsilon)
-        return found
+        outputs: tuple[torch.Tensor, torch.Tensor] = layer_kernels.rms_norm(x, added, weight, epsilon)
+        return outputs
     total = x if added is None else x + added
     return total, _normed(total, weight, epsilon)
 
@@ -131,16 +131,16 @@ def place_heads(
     weights [D] for queries and keys; `cache`: keys and values [B, Hkv, S, D]; `slots` [B, Q]. Returns the queries,
     [B, H, Q, D].
     """
-    cosines, sines = (each.contiguous() for each in angles)
+    cosines, sines = (angle.contiguous() for angle in angles)
     if queries.is_cuda:
         from copyspec.targets.static import layer_kernels
 
-        found: torch.Tensor = layer_kernels.place_heads(
+        placed: torch.Tensor = layer_kernels.place_heads(
             queries, keys, values, (cosines, sines), norms, epsilon, cache, slots
         )
-        return found
+        return placed
     rows, size = torch.arange(len(slots), device=slots.device).unsqueeze(1), cosines.shape[2]
-    by_head = [each.view(*each.shape[:2], -1, size) for each in (queries, keys, values)]
+    by_head = [tensor.view(*tensor.shape[:2], -1, size) for tensor in (queries, keys, values)]
     for place, weight in enumerate(norms or ()):
         by_head[place] = _normed(by_head[place], weight, epsilon)
     cosines, sines = cosines.unsqueeze(2), sines.unsqueeze(2)
@@ -157,8 +157,8 @@ def silu_times(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     if gate.is_cuda:
         from copyspec.targets.static import layer_kernels
 
-        found: torch.Tensor = layer_kernels.silu_times(gate, up)
-        return found
+        product: torch.Tensor = layer_kernels.silu_times(gate, up)
+        return product
     return torch.nn.functional.silu(gate) * up
 
 

@@ -188,7 +188,7 @@ def _lay_out(
             else:
                 bits = [sum(1 << node for node in path) for path in paths]
                 for word in range(shape.words):
-                    own[FIELDS + word, length:] = [each >> word * WORD & _WORD_MASK for each in bits]
+                    own[FIELDS + word, length:] = [mask >> word * WORD & _WORD_MASK for mask in bits]
         places += range(last - count, last)
         tiles += [
             (begin, min(tile, last - begin), start + min(begin + tile, last) - first)

@@ -46,7 +46,7 @@ def refusal(target: CausalTarget | Seq2SeqTarget) -> str | None:
     name = type(model).__name__
     if not (target.supports_trees and target.supports_drafts):
         return f"{name} verifies no trees"
-    if any([each.indexes for each in target.layer_parts]):
+    if any([part.indexes for part in target.layer_parts]):
         return f"{name} keeps an indexer's keys beside keys and values"
     if not all([takes_passes(mixer) for _, mixer in mixers(model)]):
         return f"{name} keeps states that are read step by step"
@@ -97,14 +97,14 @@ def fusing_refusal(
     pool, name = PagePool(PoolSize(layout, 1, 3)), type(target.model).__name__
     expected = _logits(target, pool, attention)
     try:
-        found = _logits(target, pool, attention, layers)
+        logits = _logits(target, pool, attention, layers)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # from sizes that the kernels do not take, or a compiler that is missing
         return f"the kernels do not run on {name} ({type(error).__name__}: {error})".splitlines()[0]
     if not all(layer.entered for layer in layers):
         return f"{name} does not call its layers as fused layers expect it"
-    return None if _is_close(found, expected, target.facts) else f"{name} scores otherwise with fused layers"
+    return None if _is_close(logits, expected, target.facts) else f"{name} scores otherwise with fused layers"
 
 
 def _logits(
@@ -134,6 +134,6 @@ def _logits(
         return program(torch.from_numpy(packed).to(facts.device))[: 1 + len(TREE)].double()
 
 
-def _is_close(found: torch.Tensor, expected: torch.Tensor, facts: ModelFacts) -> bool:
+def _is_close(logits: torch.Tensor, expected: torch.Tensor, facts: ModelFacts) -> bool:
     limit = TOLERANCE.get(facts.zero.dtype, TOLERANCE_LOW_PRECISION)
-    return bool(((found - expected).abs().amax() <= limit * expected.std()).item())
+    return bool(((logits - expected).abs().amax() <= limit * expected.std()).item())

@@ -32,8 +32,8 @@ class StateKind(NamedTuple):
     @classmethod
     def of(cls, state: State) -> StateKind:
         """`state`: of one row, [1, ...]."""
-        kept = state.get(RECURRENT)
-        own = (kept.shape[1:], kept.dtype) if kept is not None else (None, None)
+        recurrent = state.get(RECURRENT)
+        own = (recurrent.shape[1:], recurrent.dtype) if recurrent is not None else (None, None)
         return cls(state[CONV].shape[1:], state[CONV].dtype, *own)
 
 
@@ -128,12 +128,12 @@ class _Group:
             with inference_mode(False):
                 self._written = TokenWrites(
                     *[
-                        each.new_zeros((len(self.windows), each.shape[0], self._tokens, each.shape[2]))
-                        for each in written
+                        part.new_zeros((len(self.windows), part.shape[0], self._tokens, part.shape[2]))
+                        for part in written
                     ]
                 )
-        for buffer, each in zip(self._written, written, strict=True):
-            buffer[number, :, : each.shape[1]] = each
+        for buffer, part in zip(self._written, written, strict=True):
+            buffer[number, :, : part.shape[1]] = part
 
     def commit(self, table: torch.Tensor) -> None:
         """`table`: rows, the lengths of their paths, and these, padded in front, [R, 2 + M]."""
@@ -154,7 +154,7 @@ class _Group:
         step = max(1, PIECE_BYTES // size)
         for first in range(0, len(windows), step):
             layers = slice(first, first + step)
-            of_paths = TokenWrites(*[each[layers][:, :, paths].transpose(1, 2) for each in (keys, updates, totals)])
+            of_paths = TokenWrites(*[tensor[layers][:, :, paths].transpose(1, 2) for tensor in (keys, updates, totals)])
             states = self.states[layers][:, rows]
             matrices = states.transpose(-1, -2) if self._is_transposed else states
             matrices = matrices.reshape(*states.shape[:2], updates.shape[1], keys.shape[-1], updates.shape[-1])

@@ -133,8 +133,8 @@ class ProgramRunner:
         if 0 <= self._asked[shape] < RARE:
             larger = [
                 other
-                for other, each in self._steps.items()
-                if each.graph is not None
+                for other, step in self._steps.items()
+                if step.graph is not None
                 and shape.tokens <= other.tokens <= max(MAX_PADDED, 2 * shape.tokens)
                 and shape.scored <= other.scored
                 and shape.layers == other.layers
@@ -198,8 +198,8 @@ class ProgramRunner:
                 raise
             logger.warning("this model's passes cannot be compiled (%s); they run uncompiled", _line(error))
         self._compiles = False
-        for each in self._steps.values():
-            each.run = each.program
+        for other in self._steps.values():
+            other.run = other.program
         return step.run(step.packed)
 
     def _tell(self, name: Runner, *, settled: bool = True) -> None:

@@ -253,11 +253,11 @@ class StaticSession:
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order. Nothing is copied: the pages of the others become free."""
-        kept = [self._rows[row] for row in rows]
+        selected = [self._rows[row] for row in rows]
         for row in self._rows:
-            if row not in kept and self._pool is not None:
+            if row not in selected and self._pool is not None:
                 row.drop_pages(self._pool)
-        self._rows, self._starts = kept, None
+        self._rows, self._starts = selected, None
         if self._encoder is not None:
             self._encoder.select(rows)
             self._cross_is_stale = True

@@ -203,7 +203,7 @@ def attend(
     group = heads // key_heads
     rows = max(16, min(QUERIES, triton.next_power_of_2(work.tile * group)))
     padded = [max(16, triton.next_power_of_2(width)) for width in (key_width, value_width)]
-    query, keys, values = (each if each.stride(3) == 1 else each.contiguous() for each in (query, keys, values))
+    query, keys, values = (tensor if tensor.stride(3) == 1 else tensor.contiguous() for tensor in (query, keys, values))
     results = work.units.numel() // UNIT
     acc = torch.empty((results, heads, padded[1]), dtype=torch.float32, device=device)
     top, total = (torch.empty((results, heads), dtype=torch.float32, device=device) for _ in range(2))
