@@ -1,4 +1,4 @@
-"""Checks `model_kwargs`: options of transformers' `from_pretrained` that are passed on."""
+"""`model_kwargs=`: an allow-list of `from_pretrained` options, because others can run code or load pickles."""
 
 from __future__ import annotations
 
