@@ -33,9 +33,11 @@ class RunDocuments:
         outputs: object,
         shown: object | None = None,
     ) -> None:
-        """Record in the runs around this one, each with the one before it, what this step did with the documents that it
-        was given or that were found in it: those that it passes on, writes into its text, or drops. `inputs`: None if they were known at its start. `shown`: what holds the text of `outputs`, if that is
-        something else."""
+        """Record in the runs around this one, each with the one before it, what this step did with the documents that
+        it was given or that were found in it: those that it passes on, writes into its text, or drops.
+
+        `inputs`: None if they were known at its start. `shown`: what holds the text of `outputs`, if that is something
+        else."""
         inputs = self.inputs if inputs is None else inputs
         passed = documents_of(outputs)
         documents = documents_of(inputs) + [document for _, event in self.events for document in event]
