@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from benchmarks.speed.methods import Run
-from copyspec.cli.doctor import copy_bandwidth
+from copyspec.cli.gpu_checks import copy_bandwidth
 from kit.reporting import ratio
 
 BASELINES = ("hf", "hf-prompt-lookup", "plain")

@@ -2,81 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import queue
-import re
-import uuid
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
-from copyspec.client import reading
 from copyspec.client.asking import Asking
-from copyspec.client.dialects import DIALECTS, Card, ChatRequest, Dialect, Name, dialect_of, request_for, request_of
+from copyspec.client.completions import Completions, Recipient, error_of
+from copyspec.client.counting import BYTES_PER_TOKEN, COUNTING, MOST_BYTES, TokenCounter
+from copyspec.client.dialects import DIALECTS, Card, Dialect, Name, dialect_of, request_for, request_of
 from copyspec.client.sending import (
     CHAT,
+    PROBES,
     AgainError,
     RefusedError,
     Sender,
     ServerError,
     as_ended,
     check_url,
-    errors_of,
     is_loopback,
 )
 from copyspec.common.checks import check_number, check_type, check_whole
 from copyspec.common.lockless import cached_property
-from copyspec.decoding.stats import Stats
-from copyspec.engine.asking.inputs import Input, PromptTooLongError
+from copyspec.engine.asking.inputs import Input
 from copyspec.engine.results import Chunk, NoAnswer, Result
-from copyspec.engine.results.logprobs import TokenLogprob
 from copyspec.models.aliases import ALIASES
 from copyspec.models.loading import BUNDLED_LANGUAGES, DEFAULT
-from copyspec.text.replies.reader import Parts
 
 logger = logging.getLogger(__name__)
 
 CONCURRENCY, MAX_CONCURRENCY = 32, 1000  # the client opens no more connections
-PROBES = 3  # tries of the first request: a wrong address is soon named
 TIMEOUT = 300.0  # seconds for an answer
-
-BYTES_PER_TOKEN = 2
-"""Fewer than in any language that a model was made for, so that its tokens are rather over-estimated."""
-MOST_BYTES = 8  # of a token on average, in any language: what is longer surely does not fit
-MOST_COUNTED = 1 << 17  # tokens of texts that a server is asked to count, if its context is not known
 FRAME_TOKENS = 64  # of an instruction's chat template
-
-_LENGTH = re.compile(r"context (?:length|window|size)|maximum context|too long|too many tokens|exceeds? the", re.I)
-_MUCH = re.compile(
-    r"max_(?:completion_)?tokens\b.{0,80}(?:too large|at most|exceed|less than|maximum)|"
-    r"(?:too large|exceed).{0,80}max_(?:completion_)?tokens",
-    re.IGNORECASE,
-)
-_COUNTING = ("copyspec", "vllm", "vllm-xargs")
-"""Dialects of servers that count tokens for their clients, at /tokenize."""
-_FILTER = re.compile(r"content[ _](?:filter|policy|management)|responsible ?ai", re.I)
-
-
-@dataclass(slots=True)
-class Usage:
-    """What a server has counted. Predictions are drafts that it took from the request."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0  # of the prompts, those that it knew
-    completion_tokens: int = 0
-    reasoning_tokens: int = 0
-    accepted_prediction_tokens: int = 0
-    rejected_prediction_tokens: int = 0
-
-    def add(self, counts: Mapping[str, int]) -> None:
-        self.requests += 1
-        for field in fields(self):
-            if field.name != "requests":
-                setattr(self, field.name, getattr(self, field.name) + counts.get(field.name, 0))
 
 
 class Remote:
@@ -106,17 +64,15 @@ class Remote:
             raise ValueError(f"dialect={dialect!r} must be one of {', '.join(DIALECTS)}")
         check_whole("concurrency", concurrency, low=1, high=MAX_CONCURRENCY)
         check_number("timeout", timeout, low=0.0, open_low=True)
-        self.usage, self.concurrency = Usage(), concurrency
+        self.concurrency = concurrency
         self.chat_template_kwargs: Mapping[str, object] = {}
         """Variables of the chat template, for servers that take them: {"enable_thinking": False} for example."""
         self._model, self._asked_dialect = model, dialect
         self._sender = Sender(self.url, api_key or None, concurrency, timeout)
         if api_key and self.url.startswith("http:") and not is_loopback(self.url):
             logger.warning("%s: the key goes there unencrypted, over plain http", self.url)
-        self._said: set[str] = set()
-        self._counts = True  # whether the server is asked for numbers of tokens
-        self._running: set[str] = set()  # ids of requests
-        self._recent: deque[frozenset[tuple[str, str]]] = deque(maxlen=2 * concurrency)  # of the texts last asked about
+        self._counter, self._completions = TokenCounter(self._sender), Completions(self._sender)
+        self.usage = self._completions.usage
 
     def __repr__(self) -> str:
         return f"Remote({self.url!r}, model={self._model!r})"
@@ -215,23 +171,7 @@ class Remote:
         return FRAME_TOKENS + self.tokens(f"{how.system or ''}{how.instruction or ''}") if count is None else count
 
     def _count(self, body: Mapping[str, object]) -> int | None:
-        """The tokens of a text or a chat, counted by the server; None if it does not do that."""
-        size = len(str(body).encode("utf-8", "replace"))
-        if not self._counts or self.dialect.name not in _COUNTING or size > MOST_BYTES * (self.context or MOST_COUNTED):
-            return None
-        address, asked = f"{self.url.removesuffix('/v1')}/tokenize", {"model": self.name, **body}
-        try:
-            _, data = self._sender.run(self._sender.until_answered(lambda: self._sender.post(address, asked), PROBES))
-            count = json.loads(data)["count"]
-            if type(count) is int and count >= 0:
-                return count
-        except (AgainError, RefusedError, ServerError) as error:
-            self._counts = not re.search(r"answers (?:404|405|501)", str(error))  # it may refuse one text
-            return None
-        except (ValueError, KeyError, TypeError, RecursionError):
-            pass
-        self._counts = False
-        return None
+        return self._counter.count(self.name, body, self.context) if self.dialect.name in COUNTING else None
 
     def lost(self, text: str) -> str:
         return ""
@@ -246,14 +186,15 @@ class Remote:
 
     def answers(self, inputs: Iterable[Input | None], how: Asking) -> Iterator[tuple[int, Result | NoAnswer]]:
         """Raises ServerError if the server is gone, or refuses the key or the model."""
-        self._probe()
+        to, answer = self._recipient(), self._completions.answer
         return as_ended(
-            inputs, lambda input_: self._sender.start(self._answer(request_for(input_, how))), self.concurrency
+            inputs, lambda input_: self._sender.start(answer(request_for(input_, how), to)), self.concurrency
         )
 
-    def _probe(self) -> None:
+    def _recipient(self) -> Recipient:
         """Ask the server what it is, in this thread: the one that sends requests must not wait for an answer."""
-        self.dialect, self._names  # noqa: B018
+        names = self.card.names
+        return Recipient(self.dialect, names if len(names) == 1 else (), self.chat_template_kwargs)
 
     def answer(self, prompt: str, references: Sequence[str], max_new_tokens: int | None = None) -> Result:
         return self.generate(prompt, list(references), max_new_tokens=max_new_tokens, temperature=0.0)
@@ -262,8 +203,10 @@ class Remote:
         """The answer to one prompt, a text or a chat. `options`: some of those of `copyspec.generate`. Raises
         ServerError for answers that cannot be had, PromptTooLongError for a prompt that is too long."""
         request = request_of(prompt, references, options)
-        self._probe()
-        return _result(self._sender.run(self._answer(request)), self.url)
+        answer = self._sender.run(self._completions.answer(request, self._recipient()))
+        if isinstance(answer, NoAnswer):
+            raise error_of(answer, self.url)
+        return answer
 
     def stream(
         self, prompt: object, references: object = None, max_new_tokens: Any = None, **options: Any
@@ -273,170 +216,7 @@ class Remote:
             options["max_new_tokens"] = max_new_tokens
         options.setdefault("temperature", 0.0)
         request = replace(request_of(prompt, references, options), streams=True)
-        self._probe()
-        return self._chunks(request)
-
-    async def _answer(self, request: ChatRequest) -> Result | NoAnswer:
-        """The result of a request, or why there is none. Raises ServerError if no other one can succeed either."""
-        id_, seen = uuid.uuid4().hex, set[str]()
-        self._running.add(id_)
-        try:
-            answer = await self._sender.until_answered(lambda: self._attempt(request, id_, seen))
-        except AgainError as error:
-            return NoAnswer("server", f"the server failed: {error}, and so each time")
-        except RefusedError as error:
-            return self._refused(error)
-        finally:
-            self._running.discard(id_)
-        self.usage.add(answer.usage)
-        if answer.finish == "filtered":
-            return NoAnswer("filtered", f"the server's filter stopped the answer{_quoted(answer.parts.content)}")
-        if answer.finish not in ("stop", "length"):
-            return NoAnswer("unfinished", f"the answer ended for the reason {answer.finish[:40]!r}")
-        return self._made(request, answer)
-
-    async def _attempt(self, request: ChatRequest, id_: str, seen: set[str]) -> reading.ReadAnswer:
-        if request.edit_source:
-            self._recent.append(_pairs(request.edit_source))
-        headers, data = await self._asked(request, lambda body: self._sender.post(CHAT, body, id_))
-        answer = reading.read(headers, data, self._names, self.name)
-        other = headers.get("x-request-id", id_)
-        if other != id_ and other in self._running:
-            raise AgainError("it sent the answer of another request")
-        content = answer.parts.content
-        if request.edit_source and content not in seen and self._is_mixed(request.edit_source, content):
-            seen.add(content)  # the same answer once more is the model's own
-            raise AgainError("it may have sent the answer of another request")
-        return answer
-
-    @cached_property
-    def _names(self) -> Sequence[str]:
-        """Names under which the model may answer. A server with one model has it under any name."""
-        names = self.card.names
-        return names if len(names) == 1 else ()
-
-    async def _asked(self, request: ChatRequest, send: Callable[[dict[str, object]], Any]) -> Any:
-        """What `send` returns for the request, once more without fields that the server refuses."""
-        dialect, before, said = self.dialect, self.dialect.left_out.copy(), list[str]()
-        while True:
-            body = request.body(dialect, self.chat_template_kwargs)
-            try:
-                answer = await send(body)
-            except RefusedError as error:
-                if request.max_new_tokens is not None and _MUCH.search(str(error)):
-                    request = replace(request, max_new_tokens=None)  # an estimate that was too high
-                    continue
-                note = None if _is_final(error) else dialect.without(body, error)
-                if note is None:
-                    dialect.left_out = before  # that was not the reason
-                    raise
-                said.append(note)
-                continue
-            for note in filter(None, said):
-                self._say(note)
-            return answer
-
-    def _is_mixed(self, source: str, content: str) -> bool:
-        """Whether the answer is nearer to another text that is or was under way, and shares new words with it."""
-        pairs, own = _pairs(content), _pairs(source)
-        new, changed = pairs - own, len(own ^ pairs)
-        return any(not new.isdisjoint(other) and len(other ^ pairs) < changed for other in self._recent)
-
-    def _refused(self, error: RefusedError) -> NoAnswer:
-        if error.code == "context_length_exceeded" or _LENGTH.search(str(error)):
-            return NoAnswer("length", f"longer than the model's context ({error})")
-        if error.code == "content_filter" or _FILTER.search(str(error)):
-            return NoAnswer("filtered", f"the server's filter refused the request ({error})")
-        if not self.usage.requests:
-            raise ServerError(f"{self.url}: {error}")
-        return NoAnswer("server", f"the server refused the request: {error}")
-
-    def _made(self, request: ChatRequest, answer: reading.ReadAnswer) -> Result:
-        text, source, counts = answer.parts.content, request.edit_source, answer.usage
-        changes, logprobs = answer.changes or (), tuple[TokenLogprob, ...]()
-        has_margins = request.margins and source and answer.changes is None and text != source
-        if has_margins or request.logprobs is not None:
-            logprobs = reading.logprobs_of(answer.logprobs)
-        if source and has_margins and logprobs:
-            changes = reading.changes_by_text(source, text, logprobs)
-        accepted = counts.get("accepted_prediction_tokens", 0)
-        stats = Stats(
-            num_output_tokens=counts.get("completion_tokens", 0),
-            num_draft_tokens=accepted + counts.get("rejected_prediction_tokens", 0),
-            num_accepted_tokens=accepted,
-            num_cached_tokens=counts.get("cached_tokens", 0),
-        )
-        sources = request.sources()
-        return Result(
-            text=text,
-            token_ids=(),
-            finish_reason="stop" if answer.finish == "stop" else "length",
-            stop_reason=None,
-            prompt_tokens=counts.get("prompt_tokens", 0),
-            stats=stats,
-            logprobs=logprobs if request.logprobs is not None else (),
-            changes=changes,
-            _spans=lambda: reading.spans_by_text(text, sources),
-            _sources=lambda: tuple(sources),
-            _parts=answer.parts,
-        )
-
-    def _chunks(self, request: ChatRequest) -> Generator[Chunk, None, None]:
-        events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-        async def read() -> None:
-            try:
-                stream = await self._sender.until_answered(lambda: self._asked(request, self._sender.stream))
-                try:
-                    with errors_of(self._sender):
-                        async for event in stream:
-                            events.put(event.model_dump(warnings=False))  # of fields that the client's types lack
-                finally:
-                    await stream.close()
-                events.put(None)
-            except BaseException as error:
-                events.put(error)
-
-        future = self._sender.start(read())
-        written, thought, finish, usage = "", "", "", dict[str, int]()
-        answered = reading.ThoughtSplitter()
-        try:
-            while (event := events.get()) is not None:
-                if isinstance(event, BaseException):
-                    raise self._broken(event) from None
-                usage = reading.usage_of(event.get("usage")) or usage
-                for choice in (event.get("choices") or ())[:1]:
-                    delta = choice.get("delta") or {}
-                    finish = choice.get("finish_reason") or finish
-                    new, said = reading.texts_of(delta)
-                    more, content = answered.push(said or str(delta.get("refusal") or ""))
-                    thought, written = thought + new + more, written + content
-                    if new or more or content:
-                        yield Chunk(content, (), reasoning=new + more, content=content)
-            more, content = answered.finish()
-            thought, written = thought + more, written + content
-            if not finish:
-                raise ServerError(f"{self.url}: the answer broke off")
-            answer = reading.ReadAnswer(Parts(thought, written), reading.finish_of(finish), usage)
-            self.usage.add(usage)
-            if answer.finish not in ("stop", "length"):
-                raise ServerError(f"{self.url}: the answer was stopped ({answer.finish})")
-            yield Chunk(content, (), reasoning=more, content=content, result=self._made(request, answer))
-        finally:
-            future.cancel()
-
-    def _broken(self, error: BaseException) -> BaseException:
-        if isinstance(error, RefusedError):
-            refused = self._refused(error)
-            return _error_of(refused, self.url)
-        if isinstance(error, AgainError) or (isinstance(error, Exception) and not isinstance(error, OSError)):
-            return ServerError(f"{self.url}: the answer broke off: {self._sender.public(str(error))}")
-        return error
-
-    def _say(self, note: str) -> None:
-        if note not in self._said:
-            self._said.add(note)
-            logger.warning("%s: %s", self.url, note)
+        return self._completions.stream(request, self._recipient())
 
 
 def remote(
@@ -459,30 +239,3 @@ def remote(
     """
     key = api_key if api_key is not None else os.environ.get("COPYSPEC_API_KEY")
     return Remote(url, model=model, api_key=key, dialect=dialect, concurrency=concurrency, timeout=timeout)
-
-
-def _result(answer: Result | NoAnswer, url: str) -> Result:
-    if isinstance(answer, NoAnswer):
-        raise _error_of(answer, url)
-    return answer
-
-
-def _error_of(answer: NoAnswer, url: str) -> Exception:
-    return PromptTooLongError(answer.detail) if answer.reason == "length" else ServerError(f"{url}: {answer.detail}")
-
-
-def _is_final(error: RefusedError) -> bool:
-    """Whether another body would be refused as well."""
-    text = f"{error.code} {error}"
-    is_long = "context_length" in text or ("max" not in str(error.param) and _LENGTH.search(text))
-    return bool(is_long or _FILTER.search(text))
-
-
-def _quoted(text: str) -> str:
-    return f": {text[:80]!r}" if text else ""
-
-
-def _pairs(text: str) -> frozenset[tuple[str, str]]:
-    """The words of a text, each with the one before it."""
-    words = re.findall(r"\w+", text.lower())
-    return frozenset(zip(["", *words], words, strict=False))

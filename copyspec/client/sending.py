@@ -29,6 +29,7 @@ CHAT = "/chat/completions"
 TRIES = 8
 """A request is sent so often before its answer is given up: after a lost connection, an error of the server, or an
 answer that cannot be read."""
+PROBES = 3  # tries of the first request: a wrong address is soon named
 PATIENCE = 600.0  # seconds for which a server may say that it is busy
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 8.0  # seconds before a request is sent again; the pause doubles
 LONGEST_WAIT = 120.0  # seconds of a server's Retry-After that are obeyed

@@ -18,11 +18,11 @@ from copyspec.decoding.meter import costs_on
 from copyspec.decoding.requests import Request, StepOutput
 from copyspec.decoding.rewindable import RewindableSequence
 from copyspec.engine.asking.call_options import MAX_THREADS, CallOptions, check_options
-from copyspec.engine.asking.inputs import ManyPrompts, OnePrompt, gather
+from copyspec.engine.asking.inputs import Input, ManyPrompts, OnePrompt, gather
 from copyspec.engine.drafting.draft_models import DraftModels, LoadedModel
 from copyspec.engine.results import Chunk, Result
 from copyspec.engine.running.call import Call, Ticket
-from copyspec.engine.running.feed import Input, generate_each
+from copyspec.engine.running.feed import generate_each
 from copyspec.engine.running.jobs import Job, JobMaker
 from copyspec.engine.running.scheduler import CallScheduler
 from copyspec.engine.running.threads import Passes, Threads

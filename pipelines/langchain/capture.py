@@ -3,17 +3,16 @@
 LangChain notifies callback handlers when a retriever ends. One handler, added to every callback manager once the first
 model exists, records the documents for all runs around the retriever. A model takes the documents of the nearest run
 around it that has any. The record of a run is deleted when it ends. What later steps of the chain do with these
-documents is recorded, too: those that a step was given, and neither passed on nor wrote into its text, were filtered
-out, and may not be named. Of documents with equal texts, the one that was passed on last is named.
+documents is recorded, too (`steps.py`).
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
@@ -24,8 +23,8 @@ from langchain_core.tracers.context import register_configure_hook
 
 from copyspec.common.forks import fork_safe
 
-from .documents import Dropped, documents_in
-from .prompted import Around, Key, is_written, key_of, texts_in
+from .prompted import Around, key_of
+from .steps import RunDocuments, documents_of, said_in, without_dropped
 
 _Piece = TypeVar("_Piece")
 
@@ -39,13 +38,8 @@ class AbandonedError(GeneratorExit):
 
 
 @dataclass(slots=True, eq=False)
-class _Run:
-    parent: UUID | None
-    inputs: object = None
-    events: list[tuple[UUID, list[Document]]] = field(default_factory=list)
-    """Documents found, or passed on by a step, and the run inside this one that they came from."""
-    dropped: set[Key] = field(default_factory=set)  # documents that a step had, and its output has not
-    written: set[Key] = field(default_factory=set)  # documents whose text a step's output has
+class _Run(RunDocuments):
+    parent: UUID | None = None
     ended_in: int | None = None  # the thread that reported its end
 
 
@@ -88,12 +82,7 @@ class ReferenceCapture(BaseCallbackHandler):
             events = [(source in self._runs, event) for source, event in reversed(noted.events)]
             # The inputs of a stream are known at its end.
             inputs = [outward.inputs for outward in outwards]
-        shown, hidden = list[list[Document]](), list[Document]()
-        for is_siblings, event in events:
-            lost = [is_siblings or key_of(document) in dropped for document in event]
-            shown.append([document for document, is_lost in zip(event, lost, strict=True) if not is_lost])
-            hidden += [Dropped.of(document) for document, is_lost in zip(event, lost, strict=True) if is_lost]
-        return Around([*shown, hidden], None if any(map(_is_unknown, inputs)) else texts_in(inputs), written)
+        return Around(without_dropped(events, dropped), said_in(inputs), written)
 
     def watched(self, run: UUID | None, pieces: Iterator[_Piece]) -> Iterator[_Piece]:
         """Yield `pieces` of a model that `run` started, as long as somebody reads them.
@@ -145,57 +134,33 @@ class ReferenceCapture(BaseCallbackHandler):
     ) -> None:
         if documents:
             with self._lock:
-                source = run_id
-                for run, noted in self._runs_outwards(parent_run_id):
-                    noted.events.append((source, list(documents)))
-                    source = run
+                for source, outer in self._around(run_id, parent_run_id):
+                    outer.events.append((source, list(documents)))
 
     def _outwards(self, run: UUID | None) -> Iterator[_Run]:
         """Yield a run and its parents, as far as they are recorded."""
-        return (noted for _, noted in self._runs_outwards(run))
-
-    def _runs_outwards(self, run: UUID | None) -> Iterator[tuple[UUID, _Run]]:
         while run is not None and (noted := self._runs.get(run)) is not None:
-            yield run, noted
+            yield noted
             run = noted.parent
+
+    def _around(self, run: UUID, parent: UUID | None) -> Iterator[tuple[UUID, _Run]]:
+        """Yield the runs around `run` from the inside out, each with the one before it, at first `run` itself."""
+        while parent is not None and (outer := self._runs.get(parent)) is not None:
+            yield run, outer
+            run, parent = parent, outer.parent
 
     def _pass_on(
         self, run: UUID, parent: UUID | None, inputs: object, outputs: object, shown: object | None = None
     ) -> None:
-        """Record what a step did with the documents that it was given or that were found in it: those that it passes
-        on, writes into its text, or drops. `shown`: what holds the text of `outputs`, if that is something else."""
-        passed = _documents(outputs)
+        """Record what a step did with documents, as `RunDocuments.pass_on`."""
         with self._lock:
-            noted = self._runs.get(run)
-            inputs = (noted.inputs if noted is not None else None) if inputs is None else inputs
-            documents = _documents(inputs)
-            if noted is not None:
-                documents += [document for _, event in noted.events for document in event]
-            if not (documents or passed):
-                return
-            texts = texts_in(outputs if shown is None else shown)
-            known = {key_of(document): document.page_content for document in (*documents, *passed)}
-            before = texts_in(inputs)
-            written = {key for key, text in known.items() if is_written(text, texts, before)}
-            if noted is not None:  # texts of what it has dropped itself are others', such as a rewritten question
-                written -= noted.dropped - noted.written
-            going = {key_of(document) for document in passed} if shown is None else set()
-            # A step whose output is a number or a truth value has only looked at them.
-            has_chosen = passed or texts or _is_emptied(inputs, outputs)
-            lost = known.keys() - going - written if has_chosen else set()
-            source = run
-            for around, outer in self._runs_outwards(parent):
-                texts_found = {document.page_content for _, event in outer.events for document in event}
-                if event := [document for document in passed if document.page_content in texts_found]:
-                    outer.events.append((source, event))
-                source = around
-                outer.written |= written
-                outer.dropped = (outer.dropped | lost) - going
+            step = self._runs.get(run, RunDocuments())
+            step.pass_on(self._around(run, parent), inputs, outputs, shown)
 
     def _start(self, run_id: UUID, parent: UUID | None, inputs: object = None) -> None:
         with self._lock:
-            self._runs[run_id] = _Run(parent, inputs)
-            keys = {key_of(document) for document in _documents(inputs)}
+            self._runs[run_id] = _Run(inputs, parent=parent)
+            keys = {key_of(document) for document in documents_of(inputs)}
             for outer in self._outwards(parent) if keys else ():
                 outer.dropped -= keys  # another step has them still
             while len(self._runs) > MAX_RUNS:
@@ -206,24 +171,6 @@ class ReferenceCapture(BaseCallbackHandler):
             noted = self._runs.pop(run_id, None)
             if noted is not None:
                 noted.ended_in = threading.get_ident()
-
-
-def _documents(value: object) -> list[Document]:
-    return [document for document in documents_in(value) if isinstance(document, Document)]
-
-
-def _is_unknown(inputs: object) -> bool:
-    """Whether LangChain does not know a run's inputs yet."""
-    if isinstance(inputs, dict) and len(inputs) == 1:
-        inputs = inputs.get("input", 1)
-    return inputs is None or (isinstance(inputs, str) and not inputs)
-
-
-def _is_emptied(inputs: object, outputs: object) -> bool:
-    """Whether a step gives an empty list in place of documents."""
-    if isinstance(outputs, Mapping) and isinstance(inputs, Mapping):
-        return any(_is_emptied(inputs.get(key), value) for key, value in outputs.items())
-    return isinstance(outputs, (list, tuple)) and not outputs and any(documents_in(inputs))
 
 
 _CAPTURE = ReferenceCapture()

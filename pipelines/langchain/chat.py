@@ -27,7 +27,7 @@ from copyspec.common.checks import brief
 from copyspec.engine.logits.constraints import closed
 from copyspec.engine.logits.json_schemas import json_schema_of, why_no_schema
 from copyspec.text.chat import check_variables
-from copyspec.text.replies.calls import tool_name
+from copyspec.text.replies.tools import tool_name
 
 from .calls import Answers, usage
 from .capture import call_begins, captured, captured_around, while_read

@@ -17,7 +17,7 @@ from benchmarks.gpu import __main__ as everything
 from benchmarks.gpu import exact_mode, launch, outputs, passes, simulation
 from benchmarks.gpu.transcripts import exchanged, together
 from benchmarks.speed.prompts import Case
-from copyspec.cli import doctor
+from copyspec.cli.gpu_checks import gpu_checks
 from copyspec.sources import Source
 
 CPU = ["--device", "cpu"]
@@ -96,7 +96,7 @@ def test_everything_says_that_there_is_no_gpu(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert everything.main([]) == 2
     assert "--device cpu --tiny" in capsys.readouterr().err
-    assert [(name, good) for name, _, good in doctor.gpu_checks(None)] == [("GPU", False)]
+    assert [(name, good) for name, _, good in gpu_checks(None)] == [("GPU", False)]
 
 
 def test_a_part_that_fails_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_the_time_of_all_parts_is_below_ten_minutes() -> None:
 def test_doctor_checks_passes_and_equality(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load, loaded = copyspec.load, list[copyspec.Engine]()
     monkeypatch.setattr("copyspec.api.load", lambda *args, **named: loaded.append(load(*args, **named)) or loaded[-1])
-    checks = list(doctor.gpu_checks(str(folder), "cpu"))
+    checks = list(gpu_checks(str(folder), "cpu"))
     assert len(loaded) == 5 and all(model.is_unloaded for model in loaded), "one at a time has to fit the GPU"
     assert all(passed for _, _, passed in checks)
     names = [name for name, _, _ in checks]

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from copyspec.cli.common import UsageError
-from copyspec.cli.narrowing import changed_lines, kinds_of
+from copyspec.cli.git_changes import changed_lines
+from copyspec.cli.narrowing import kinds_of
 from copyspec.pipelines import (
     KINDS,
     ChangedLines,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from copyspec.cli.common import UsageError
-from copyspec.cli.narrowing import changed_lines
+from copyspec.cli.git_changes import changed_lines
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None or os.name == "nt", reason="needs git and a shell")
 

@@ -269,7 +269,7 @@ def test_a_request_that_outlives_the_closing_leaves_no_connection_behind(monkeyp
         return Sent({"error": {"message": "failed"}}, 500) if is_first else Sent(right(body))
 
     with fake_server(reply) as server, copyspec.remote(server.url, model="m") as remote:
-        remote._probe()
+        remote._recipient()
         asked.clear()
         thread = threading.Thread(target=remote.generate, args=("first",))
         thread.start()

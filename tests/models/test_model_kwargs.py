@@ -10,7 +10,8 @@ import pytest
 from transformers import BitsAndBytesConfig
 
 import copyspec
-from copyspec.models.loading import ModelChoice, check_model_kwargs
+from copyspec.models.loading import ModelChoice
+from copyspec.models.model_kwargs import check_model_kwargs
 from tests.helpers.texts import byte_level, llama
 
 

@@ -12,18 +12,10 @@ import pytest
 
 from copyspec.text.chat import apply
 from copyspec.text.codec import Codec
-from copyspec.text.replies.calls import (
-    BareCalls,
-    JsonCalls,
-    NamedCalls,
-    PythonCalls,
-    TaggedCalls,
-    ToolCall,
-    properties_of,
-    typed,
-)
+from copyspec.text.replies.calls import BareCalls, JsonCalls, NamedCalls, PythonCalls, TaggedCalls, ToolCall, typed
 from copyspec.text.replies.marks import mark_all, marked, split, unmarked, without_first
 from copyspec.text.replies.reader import Parts, Reply
+from copyspec.text.replies.tools import properties_of
 from tests.helpers.chat_templates import FAMILIES, HARMONY, chatml, tokenizer_of
 from tests.helpers.texts import byte_level
 

@@ -10,24 +10,10 @@ from keyword import iskeyword
 from typing import Literal
 
 from copyspec.engine.logits.json_schemas import JSON_STYLE, closed, followed
-from copyspec.text.replies.calls import (
-    DEFINITIONS,
-    BareCalls,
-    CallSyntax,
-    Frame,
-    JsonCalls,
-    NamedCalls,
-    PythonCalls,
-    TaggedCalls,
-    Tool,
-    parameters_of,
-    properties_of,
-    resolved,
-    tool_name,
-    types_of,
-)
+from copyspec.text.replies.calls import BareCalls, CallSyntax, Frame, JsonCalls, NamedCalls, PythonCalls, TaggedCalls
 from copyspec.text.replies.marks import BEFORE, PIECE, marked, shown
 from copyspec.text.replies.reader import Reply
+from copyspec.text.replies.tools import DEFINITIONS, Tool, parameters_of, properties_of, resolved, tool_name, types_of
 
 Forced = Literal["whole", "opened"]
 """A call that the output must be: with its opening, or from its value on."""

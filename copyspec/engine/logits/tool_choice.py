@@ -11,8 +11,9 @@ from copyspec.common.checks import brief
 from copyspec.engine.logits.call_grammars import call_schema, can_be_listed
 from copyspec.engine.logits.json_schemas import why_no_schema
 from copyspec.text.codec import Codec, Encoded
-from copyspec.text.replies.calls import JsonCalls, NamedCalls, PythonCalls, TaggedCalls, Tool, tool_name, tool_names
+from copyspec.text.replies.calls import JsonCalls, NamedCalls, PythonCalls, TaggedCalls
 from copyspec.text.replies.marks import shown
+from copyspec.text.replies.tools import Tool, tool_name, tool_names
 
 if TYPE_CHECKING:
     from copyspec.engine.asking.call_options import CallOptions

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from copyspec.common.checks import check_flag, check_type, plain_value
 from copyspec.decoding.requests import Request, StepOutput
-from copyspec.engine.asking.inputs import Input as Input
-from copyspec.engine.asking.inputs import PromptTooLongError
+from copyspec.engine.asking.inputs import Input, PromptTooLongError
 from copyspec.engine.logits.row_processors import check_processors
 from copyspec.engine.running.jobs import Job
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from copyspec.common.forks import fork_safe
 from copyspec.text.chat import Message, apply, continues
 from copyspec.text.control_tokens import ControlTokens
-from copyspec.text.replies.calls import Tool
 from copyspec.text.replies.learning import PROBE, ReplyFormat, learn
 from copyspec.text.replies.marks import mark_all, shown
 from copyspec.text.replies.reader import Reply
+from copyspec.text.replies.tools import Tool
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -12,16 +12,15 @@ from copyspec.text.replies.calls import (
     CallError,
     InvalidCall,
     PythonCalls,
-    Tool,
     ToolCall,
     arguments_of,
     bare_calls,
     could_be_bare,
     json_value,
-    tool_names,
 )
 from copyspec.text.replies.learning import ReplyFormat
 from copyspec.text.replies.marks import BEFORE, MarkedDetokenizer, mark_all, marked, shown, unmarked
+from copyspec.text.replies.tools import Tool, tool_names
 from copyspec.text.stops import held_back
 
 Kind = Literal["reasoning", "content"]
