@@ -56,9 +56,10 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 class FedRow:
     """A row whose hidden states are drawn, and whose outputs follow its trees in part."""
 
-    def __init__(self, heads: DraftHeads, seed: int) -> None:
+    def __init__(self, heads: DraftHeads, seed: int, unread: int = 0) -> None:
+        """`unread`: tokens of its prompt; 0: drawn."""
         self._draw, self._states = random.Random(seed), torch.Generator().manual_seed(seed)
-        self._unread = self._draw.randrange(2, 40)
+        self._unread = unread or self._draw.randrange(2, 40)
         prompt = [self._draw.randrange(VOCAB_SIZE) for _ in range(self._unread)]
         sampling = SamplingOptions(self._draw.choice([0.0, 0.7, 1.2]), seed=seed, sample=seed % 3)
         self.predictor = HeadsPredictor(heads, RowContext(prompt, sampling, len(prompt), VOCAB_SIZE))
@@ -116,6 +117,29 @@ def test_rows_are_read_together_as_each_alone(kind: str, tmp_path: Path) -> None
                     assert found[token] == pytest.approx(probability, abs=1e-3 if kind in EXPERTS else 1e-5)
                 compared += 1
     assert compared > 20
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("recurrent", "layers", "parallel", "medusa")])
+def test_numbers_that_are_not_finite_stay_in_their_row(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither those that are read with it, nor one that takes its place, predict less for it."""
+    heads = made(kind, tmp_path)
+    rows = [FedRow(heads, seed, unread) for seed, unread in ((0, 40), (1, 30))]
+    for together in range(3):
+        for number, row in enumerate(rows):
+            with monkeypatch.context() as patch:
+                if number == 0 and not together:
+                    randn = torch.randn
+                    patch.setattr(torch, "randn", lambda *args, **named: randn(*args, **named) * float("nan"))
+                row.predictor.enlist(row.go_on())
+        heads.read_waiting()
+        predicted = [bool(row.predictor._predicted[()]) for row in rows]
+        assert predicted == [False if number == 0 and not together else True for number in range(len(rows))]
+        if not together:
+            del row, rows[0]
+            rows += [FedRow(heads, 2, 4), FedRow(heads, 3, 45)]
+    assert 0 in [row.predictor._memory.number for row in rows if row.predictor._memory is not None]
 
 
 class Counted(TorchDispatchMode):
