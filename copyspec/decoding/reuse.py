@@ -73,7 +73,7 @@ def check_state(rows: Sequence[Row], target: Target) -> None:
         if row.model_state is not None:
             state = state or ModelState(target.model)  # type: ignore[attr-defined]
             if row.model_state != state:
-                row.model_state = None
+                row.model_state, row.stops = None, []
 
 
 def store(rows: Sequence[Row], session: Session, target: Target, chosen: Sequence[bool]) -> None:

@@ -4,7 +4,7 @@ read from the last state that is theirs."""
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from copyspec.options import SamplingOptions
 from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.hooks.recurrence import mixers
 from copyspec.targets.prefixes import BLOCK_TOKENS, PrefixCache
+from copyspec.targets.static.static_session import StaticSession
 from kit import architectures
 from tests.helpers.both_ways import tokenizer
 from tests.helpers.cpu_graph import CpuGraph
@@ -120,6 +121,32 @@ def test_rows_begin_with_states_while_others_run(name: str, length: int) -> None
     for wait in (1, 2, 5):
         assert outputs([first, *[None] * wait, second]) == plain
     assert len(cache) >= length
+
+
+@pytest.mark.parametrize("most", [None, 96])
+@pytest.mark.parametrize("is_static", [False, True])
+def test_weights_that_change_between_pieces_of_a_prompt(
+    is_static: bool, most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read from then on is not stored, and rows that join later do not wait for its stops."""
+    engine = emptied(engine_of.__wrapped__("qwen3_next", is_static=is_static))
+    prompt, cache, stored = random_ids(300), engine.prefix_cache, list[int]()
+    if is_static:
+        monkeypatch.setattr(StaticSession, "most_tokens", 48)
+    engine.generate([*prompt[:100], *random_ids(60, seed=3)], prefix_cache=True, **OPTIONS)
+
+    def requests() -> Iterator[Request | None]:
+        yield Request(prompt, 6, SamplingOptions(), prefixes=cache, most_kept=most)
+        yield None
+        stored.append(len(cache))
+        with torch.no_grad():
+            engine.model.get_input_embeddings().weight.mul_(1.5)  # as in training
+        yield from [None] * 3
+        stored.append(len(cache))
+        yield Request(random_ids(120, seed=9), 6, SamplingOptions(), prefixes=cache)
+
+    steps = [step for step, _ in zip(decode(engine._target, requests(), DecodeSettings()), range(60), strict=False)]
+    assert len(steps) < 60 and stored[0] == stored[1]
 
 
 @pytest.mark.parametrize("is_static", [False, True])
