@@ -133,13 +133,31 @@ def test_numbers_that_are_not_finite_stay_in_their_row(
                     randn = torch.randn
                     patch.setattr(torch, "randn", lambda *args, **named: randn(*args, **named) * float("nan"))
                 row.predictor.enlist(row.go_on())
-        heads.read_waiting()
+        heads.read_waiting(rows[0].predictor)
         predicted = [bool(row.predictor._predicted[()]) for row in rows]
         assert predicted == [False if number == 0 and not together else True for number in range(len(rows))]
         if not together:
             del row, rows[0]
             rows += [FedRow(heads, 2, 4), FedRow(heads, 3, 45)]
     assert 0 in [row.predictor._memory.number for row in rows if row.predictor._memory is not None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_are_gone_or_fail_leave_others_alone(kind: str, tmp_path: Path) -> None:
+    heads = made(kind, tmp_path)
+    rows = [FedRow(heads, seed) for seed in range(4)]
+    trees = [row.go_on() for row in rows]
+    for row, tree in zip(rows, trees, strict=True):
+        row.predictor.enlist(tree)
+    broken = rows[0].predictor._pieces[0]
+    broken.states = [layer[:, 1:] for layer in broken.states]
+    del row, rows[3]  # as after an interrupt
+    assert len(heads.waiting) == 3
+    assert all([row.predictor.run(tree) for row, tree in zip(rows[1:], trees[1:3], strict=True)])
+    with pytest.raises(RuntimeError):
+        rows[0].predictor.run(trees[0])
+    rows.clear()
+    assert not heads.waiting
 
 
 class Counted(TorchDispatchMode):
@@ -175,7 +193,7 @@ def test_kernels_do_not_depend_on_rows(kind: str, tmp_path: Path, monkeypatch: p
                 row.predictor._sampling = SamplingOptions(0.7, seed=1)
                 row.predictor.enlist(tree)
             with Counted() as counted:
-                heads.read_waiting()
+                heads.read_waiting(fed[0].predictor)
         counts[count] = counted.calls
         assert counted.waits == 0  # the table is read by `tolist`, which is no operator
     assert counts[1].total() > 20
