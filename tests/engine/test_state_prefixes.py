@@ -116,7 +116,8 @@ def test_rows_begin_with_states_while_others_run(name: str, length: int) -> None
 
     cache = engine.prefix_cache
     plain = [outputs([Request(prompt, 12, SamplingOptions())])[0] for prompt in prompts]
-    first, second = Request(prompts[0], 12, SamplingOptions()), Request(prompts[1], 12, SamplingOptions(), prefixes=cache)
+    first = Request(prompts[0], 12, SamplingOptions())
+    second = Request(prompts[1], 12, SamplingOptions(), prefixes=cache)
     outputs([second])
     for wait in (1, 2, 5):
         assert outputs([first, *[None] * wait, second]) == plain
