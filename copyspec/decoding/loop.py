@@ -156,7 +156,7 @@ class Batch:
         read = [len(row.uncached) > 1 for row in rows]
         is_first = reads and (all(read) or count == len(rows))
         if fills_prefixes:
-            reuse.check_state(rows, target)
+            reuse.check_state(self.rows, target)
         started = clock()
         budget, trees, fitted = None, [EMPTY] * len(rows), None
         pauses, self._pauses = self._pauses, False

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 from copyspec.common.sequences import common_prefix
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.model_state import ModelState
+from copyspec.targets.hooks.recurrence import limits_prompts
 from copyspec.targets.prefixes import BLOCK_TOKENS, Prefix, PrefixCache, PrefixSession
 from copyspec.tree import EMPTY
 
@@ -49,6 +50,8 @@ def load(rows: Sequence[Row], session: Session, target: Target) -> bool:
             if (cache := row.request.prefixes) is not None and not prefixes[index].length:
                 row.model_state = state
                 if is_recurrent:
+                    if not _is_as_read(row, len(row.uncached), target):
+                        continue
                     prefixes[index], shared = cache.find_states(state, row.uncached)
                     row.stops = _stops(row, prefixes[index].length, shared)
                 else:
@@ -70,7 +73,7 @@ def check_state(rows: Sequence[Row], target: Target) -> None:
         if row.model_state is not None:
             state = state or ModelState(target.model)  # type: ignore[attr-defined]
             if row.model_state != state:
-                row.model_state = None
+                row.model_state, row.stops = None, []
 
 
 def store(rows: Sequence[Row], session: Session, target: Target, chosen: Sequence[bool]) -> None:
@@ -82,7 +85,8 @@ def store(rows: Sequence[Row], session: Session, target: Target, chosen: Sequenc
         if cache is not None and state is not None and chosen[index]:
             tokens, most = [*target.start(row.request.prompt), *row.output], row.request.most_kept
             prefixes = cast("PrefixSession", session)
-            if not prefixes.is_recurrent or is_at_stop or (row.finish is not None and most is None):
+            is_wanted = is_at_stop or (row.finish is not None and most is None)
+            if not prefixes.is_recurrent or (is_wanted and _is_as_read(row, session.lengths[index], target)):
                 _add(cache, state, tokens, most, prefixes, index)
             if most is not None and session.lengths[index] >= most:
                 row.model_state = None  # there is no more to store: later passes need not check the state
@@ -95,6 +99,11 @@ def hand_over(rows: Sequence[Row], session: Session) -> None:
         if take is not None and row.finish is not None and getattr(session, "keeps_prefixes", False):
             # What a recurrent model keeps besides is nothing that it could begin with (`load`).
             take(cast("PrefixSession", session).read(index, 0, session.lengths[index]))
+
+
+def _is_as_read(row: Row, length: int, target: Target) -> bool:
+    """Whether the recurrent states of a row after so many tokens are those of a prompt of these tokens."""
+    return length <= len(row.request.prompt) or not limits_prompts(target.model)  # type: ignore[attr-defined]
 
 
 def _add(

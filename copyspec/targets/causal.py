@@ -413,6 +413,8 @@ class CausalSession(TreeSession):
     @property
     def keeps_prefixes(self) -> bool:  # type: ignore[override]
         """See `TreeSession`."""
+        if self._states is not None and not self._states.reads_pieces:
+            return False
         return not any([part.indexes for part in self._target.layer_parts])
 
     def _call(self, tokens: torch.Tensor, positions: torch.Tensor, masks: Any) -> torch.Tensor:

@@ -25,7 +25,7 @@ from transformers.cache_utils import LinearAttentionLayer
 
 from copyspec.targets.detours import detour, original
 from copyspec.targets.hooks.paths import TOGETHER, Paths
-from copyspec.targets.hooks.recurrence import LayerParts, State, mixers, read_state, write_state
+from copyspec.targets.hooks.recurrence import LayerParts, State, limits_prompts, mixers, read_state, write_state
 from copyspec.targets.hooks.tree_mixers import TreeRun, of_tokens, takes_trees
 from copyspec.targets.passes import PassCache, PassLayer
 from copyspec.tree import ROOT
@@ -141,6 +141,10 @@ class _Drafts:
         first, last = self.work.first[place], self.work.first[place + 1]
         return range(first, last - len(self.trees[place].tokens))
 
+    def is_prompt(self, place: int) -> bool:
+        """Whether the first uncached token of a row is of its prompt: some mixers read single ones in another way."""
+        return self.work.starts[place] < self.prompts[place]
+
     def levels(self) -> Sequence[list[tuple[int, int]]]:
         """The nodes of all trees by depth, as (place of the row, node)."""
         levels: list[list[tuple[int, int]]] = []
@@ -156,12 +160,18 @@ class RecurrentStates:
     """The states of a session's rows, and of the nodes of the last pass."""
 
     def __init__(self, model: PreTrainedModel, cache: PassCache) -> None:
-        self._mixers, self._cache = mixers(model), cache
+        self._model, self._mixers, self._cache = model, mixers(model), cache
         self._rows: list[dict[int, State]] = []  # by mixer
         self._prompts: list[int] = []  # their lengths
         self._take_trees = [takes_trees(mixer) for _, mixer in self._mixers]
         self._nodes: list[dict[int, Callable[[int], State]]] = []  # of the last pass, by mixer: after ROOT or a node
         self._drafts: _Drafts
+
+    @property
+    def reads_pieces(self) -> bool:
+        """Whether prompts read in pieces are those read at once: other mixers take what follows a state as single
+        tokens of an output."""
+        return all(self._take_trees) or not limits_prompts(self._model)
 
     @contextmanager
     def during(self, rows: Sequence[int], work: Pass, trees: Sequence[DraftTree]) -> Iterator[None]:
@@ -260,7 +270,7 @@ class RecurrentStates:
                 read = [drafts.read(row) for row in rows]
                 states = [self._rows[drafts.rows[row]].get(number, {}) for row in rows]
                 count, has_state = len(read[0]), bool(states[0])
-                if has_state and count > 1 and self._take_trees[number]:
+                if has_state and self._take_trees[number] and (count > 1 or drafts.is_prompt(rows[0])):
                     states = [read_on(row, state) for row, state in zip(rows, states, strict=True)]
                 else:
                     step = 1 if has_state else count  # some mixers read several tokens from no state only
@@ -295,10 +305,11 @@ class RecurrentStates:
 
     def _alike(self, number: int) -> list[list[int]]:
         """The rows of the pass, as places in it, that read their uncached tokens in one call: as many, from states or
-        from none."""
-        groups: dict[tuple[int, bool], list[int]] = {}
-        for place, row in enumerate(self._drafts.rows):
-            groups.setdefault((len(self._drafts.read(place)), number in self._rows[row]), []).append(place)
+        from none, of prompts or of outputs."""
+        drafts, groups = self._drafts, dict[tuple[int, bool, bool], list[int]]()
+        for place, row in enumerate(drafts.rows):
+            alike = len(drafts.read(place)), number in self._rows[row], drafts.is_prompt(place)
+            groups.setdefault(alike, []).append(place)
         return [*groups.values()]
 
 

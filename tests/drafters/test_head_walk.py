@@ -56,9 +56,10 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 class FedRow:
     """A row whose hidden states are drawn, and whose outputs follow its trees in part."""
 
-    def __init__(self, heads: DraftHeads, seed: int) -> None:
+    def __init__(self, heads: DraftHeads, seed: int, unread: int = 0) -> None:
+        """`unread`: tokens of its prompt; 0: drawn."""
         self._draw, self._states = random.Random(seed), torch.Generator().manual_seed(seed)
-        self._unread = self._draw.randrange(2, 40)
+        self._unread = unread or self._draw.randrange(2, 40)
         prompt = [self._draw.randrange(VOCAB_SIZE) for _ in range(self._unread)]
         sampling = SamplingOptions(self._draw.choice([0.0, 0.7, 1.2]), seed=seed, sample=seed % 3)
         self.predictor = HeadsPredictor(heads, RowContext(prompt, sampling, len(prompt), VOCAB_SIZE))
@@ -118,6 +119,47 @@ def test_rows_are_read_together_as_each_alone(kind: str, tmp_path: Path) -> None
     assert compared > 20
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("recurrent", "layers", "parallel", "medusa")])
+def test_numbers_that_are_not_finite_stay_in_their_row(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither those that are read with it, nor one that takes its place, predict less for it."""
+    heads = made(kind, tmp_path)
+    rows = [FedRow(heads, seed, unread) for seed, unread in ((0, 40), (1, 30))]
+    randn = torch.randn
+    for together in range(3):
+        for number, row in enumerate(rows):
+            with monkeypatch.context() as patch:
+                if number == 0 and not together:
+                    patch.setattr(torch, "randn", lambda *args, **named: randn(*args, **named) * float("nan"))
+                row.predictor.enlist(row.go_on())
+        heads.read_waiting(rows[0].predictor)
+        predicted = [bool(row.predictor._predicted[()]) for row in rows]
+        assert predicted == [number > 0 or together > 0 for number in range(len(rows))]
+        if not together:
+            del row, rows[0]
+            rows += [FedRow(heads, 2, 4), FedRow(heads, 3, 45)]
+    assert 0 in [row.predictor._memory.number for row in rows if row.predictor._memory is not None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_are_gone_or_fail_leave_others_alone(kind: str, tmp_path: Path) -> None:
+    heads = made(kind, tmp_path)
+    rows = [FedRow(heads, seed) for seed in range(4)]
+    trees = [row.go_on() for row in rows]
+    for row, tree in zip(rows, trees, strict=True):
+        row.predictor.enlist(tree)
+    broken = rows[0].predictor._pieces[0]
+    broken.states = [layer[:, 1:] for layer in broken.states]
+    del row, rows[3]  # as after an interrupt
+    assert len(heads.waiting) == 3
+    assert all([row.predictor.run(tree) for row, tree in zip(rows[1:], trees[1:3], strict=True)])
+    with pytest.raises(RuntimeError):
+        rows[0].predictor.run(trees[0])
+    rows.clear()
+    assert not heads.waiting
+
+
 class Counted(TorchDispatchMode):
     """Counts operators."""
 
@@ -151,7 +193,7 @@ def test_kernels_do_not_depend_on_rows(kind: str, tmp_path: Path, monkeypatch: p
                 row.predictor._sampling = SamplingOptions(0.7, seed=1)
                 row.predictor.enlist(tree)
             with Counted() as counted:
-                heads.read_waiting()
+                heads.read_waiting(fed[0].predictor)
         counts[count] = counted.calls
         assert counted.waits == 0  # the table is read by `tolist`, which is no operator
     assert counts[1].total() > 20

@@ -4,7 +4,8 @@ read from the last state that is theirs."""
 from __future__ import annotations
 
 import random
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -12,8 +13,13 @@ import torch
 from transformers import CONFIG_MAPPING
 
 import copyspec
+from copyspec.decoding.loop import DecodeSettings, decode
+from copyspec.decoding.requests import Request
+from copyspec.options import SamplingOptions
 from copyspec.targets.hooks.model_state import ModelState
+from copyspec.targets.hooks.recurrence import mixers
 from copyspec.targets.prefixes import BLOCK_TOKENS, PrefixCache
+from copyspec.targets.static.static_session import StaticSession
 from kit import architectures
 from tests.helpers.both_ways import tokenizer
 from tests.helpers.cpu_graph import CpuGraph
@@ -63,10 +69,85 @@ def test_turns_of_a_chat(name: str, is_static: bool) -> None:
             kept = engine.generate(prompt, prefix_cache=True, **OPTIONS)
             assert kept.token_ids == plain.token_ids
             # What the last turn read and wrote, but for the tokens of its last pass, or the whole blocks of the prompt.
+            if name == NEMOTRON and turn:  # which would read the last turn's output in another way
+                before = 128
             assert kept.stats.num_cached_tokens in range(before and before - 8, before + 1)
             before = kept.stats.num_cached_tokens if turn else 128
         prompt = [*prompt, *kept.token_ids, *random_ids(9, seed=turn)]
         before = len(prompt) - 10
+
+
+@pytest.mark.parametrize("kind", ["eager", "static", "replaced"])
+@pytest.mark.parametrize("name", [name for name in (NEMOTRON, "falcon_h1") if name in CONFIG_MAPPING])
+def test_steps_of_prompts_within_limits(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of outputs are not limited: no token of a prompt is read as one of an output, nor the other way round."""
+    engine = engine_of.__wrapped__(name, is_static=kind == "static")
+    for _, mixer in mixers(engine.model):
+        monkeypatch.setattr(mixer, "time_step_limit", (0.9, 1.3))
+        if kind == "replaced":
+            monkeypatch.setattr(mixer, "forward", partial(type(mixer).forward, mixer), raising=False)
+    for length in (97, 98, 129, 150):
+        emptied(engine)
+        prompt, cached = random_ids(length), list[int]()
+        for _ in range(3):
+            plain = engine.generate(prompt, drafter="none", logprobs=0, **OPTIONS)
+            kept = engine.generate(prompt, prefix_cache=True, logprobs=0, **OPTIONS)
+            assert kept.token_ids == plain.token_ids
+            for ours, theirs in zip(kept.logprobs or (), plain.logprobs or (), strict=True):
+                assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+            cached.append(kept.stats.num_cached_tokens)
+            if len(cached) == 2:
+                prompt = [*prompt, *kept.token_ids, *random_ids(9, seed=length)]
+        assert cached == [0, *[0 if kind == "replaced" else (length - 1) // 32 * 32] * 2]
+
+
+@pytest.mark.parametrize("length", [100, 300])
+@pytest.mark.parametrize("name", ["qwen3_next", "lfm2"])
+def test_rows_begin_with_states_while_others_run(name: str, length: int) -> None:
+    """Static passes then need space for more rows, where others have tokens that their states are yet to take."""
+    engine, prompts = emptied(engine_of(name, is_static=True)), [random_ids(30, seed=6), random_ids(length, seed=5)]
+
+    def outputs(requests: Sequence[Request | None]) -> list[list[int]]:
+        tokens: list[list[int]] = [[] for request in requests if request is not None]
+        for step in decode(engine._target, iter(requests), DecodeSettings(batch_size=4)):
+            for of_row in step:
+                tokens[of_row.row] += of_row.tokens
+        return tokens
+
+    cache = engine.prefix_cache
+    plain = [outputs([Request(prompt, 12, SamplingOptions())])[0] for prompt in prompts]
+    first = Request(prompts[0], 12, SamplingOptions())
+    second = Request(prompts[1], 12, SamplingOptions(), prefixes=cache)
+    outputs([second])
+    for wait in (1, 2, 5):
+        assert outputs([first, *[None] * wait, second]) == plain
+    assert len(cache) >= length
+
+
+@pytest.mark.parametrize("most", [None, 96])
+@pytest.mark.parametrize("is_static", [False, True])
+def test_weights_that_change_between_pieces_of_a_prompt(
+    is_static: bool, most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read from then on is not stored, and rows that join later do not wait for its stops."""
+    engine = emptied(engine_of.__wrapped__("qwen3_next", is_static=is_static))
+    prompt, cache, stored = random_ids(300), engine.prefix_cache, list[int]()
+    if is_static:
+        monkeypatch.setattr(StaticSession, "most_tokens", 48)
+    engine.generate([*prompt[:100], *random_ids(60, seed=3)], prefix_cache=True, **OPTIONS)
+
+    def requests() -> Iterator[Request | None]:
+        yield Request(prompt, 6, SamplingOptions(), prefixes=cache, most_kept=most)
+        yield None
+        stored.append(len(cache))
+        with torch.no_grad():
+            engine.model.get_input_embeddings().weight.mul_(1.5)  # as in training
+        yield from [None] * 3
+        stored.append(len(cache))
+        yield Request(random_ids(120, seed=9), 6, SamplingOptions(), prefixes=cache)
+
+    steps = [step for step, _ in zip(decode(engine._target, requests(), DecodeSettings()), range(60), strict=False)]
+    assert len(steps) < 60 and stored[0] == stored[1]
 
 
 @pytest.mark.parametrize("is_static", [False, True])

@@ -32,6 +32,8 @@ class PairMemory:
         """A place for a new row."""
         number = next(number for number in count() if number not in self._rows)
         self._rows[number] = row = PairMemoryRow(number)
+        for each in self.tensors:  # the row before may have left numbers that are not finite: see `grow`
+            each[number : number + 1] = 0
         return row
 
     def grow(self, rows: int, slots: int, like: Sequence[torch.Tensor]) -> None:

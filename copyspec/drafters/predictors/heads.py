@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -57,8 +58,9 @@ class DraftHeads(Learned):
             self._kept = LearnedFile(*known)
             self._kept.load(self)
         self._bound: tuple[HeadWeights, torch.Tensor, tuple[object, ...]] | None = None
-        self.waiting: dict[HeadsPredictor, tuple[DraftTree, float]] = {}
-        """Rows that are to be read together: the tree that is drafted already, and the price of a level."""
+        self.waiting = WeakKeyDictionary[HeadsPredictor, tuple[DraftTree, float]]()
+        """Rows that are to be read together: the tree that is drafted already, and the price of a level. Those of a
+        call that was interrupted are gone with it."""
 
     @property
     def bound(self) -> HeadWeights:
@@ -109,9 +111,19 @@ class DraftHeads(Learned):
         """Whether predictions depend on the number of tokens drafted alone."""
         return isinstance(self._file.heads, AtOnce)
 
-    def read_waiting(self) -> None:
-        """Read all rows that wait, in one walk."""
-        waiting, self.waiting = self.waiting, {}
+    def read_waiting(self, first: HeadsPredictor) -> None:
+        """Read all rows that wait, `first` among them, in one walk. Where that fails, this row alone."""
+        waiting = dict(self.waiting.items())
+        self.waiting.clear()
+        try:
+            self._read(waiting)
+        except Exception as error:
+            if len(waiting) == 1:
+                raise
+            logger.info("the heads of %d rows are not read together: %s", len(waiting), error)
+            self._read({first: waiting[first]})
+
+    def _read(self, waiting: Mapping[HeadsPredictor, tuple[DraftTree, float]]) -> None:
         with inference_mode(True):
             bound = self.bound
             started = perf_counter()  # binding takes longer than many reads, but only once
@@ -236,7 +248,7 @@ class HeadsPredictor(CalibratedPredictor):
         if self._pieces:
             if self not in self._heads.waiting:
                 self.enlist(tree)
-            self._heads.read_waiting()
+            self._heads.read_waiting(self)
         is_new, self._is_new = self._is_new, False
         return is_new
 

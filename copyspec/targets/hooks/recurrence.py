@@ -4,6 +4,7 @@ states (mixers)."""
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -60,6 +61,13 @@ def mixers(model: PreTrainedModel) -> Sequence[tuple[int, nn.Module]]:
     """The modules that update recurrent states through the cache, with the numbers of their layers."""
     layers = [(getattr(module, "layer_idx", None), module) for module in model.modules()]
     return [(index, module) for index, module in layers if isinstance(index, int) and _updates_states(type(module))]
+
+
+def limits_prompts(model: PreTrainedModel) -> bool:
+    """Whether mixers keep the time steps of prompts within limits, and those of outputs as they are, so that a state
+    behind an output is not that behind a prompt of the same tokens."""
+    limits = [getattr(mixer, "time_step_limit", None) for _, mixer in mixers(model)]
+    return any(limit is not None and tuple(limit) != (0.0, math.inf) for limit in limits)
 
 
 def _updates_states(kind: type) -> bool:

@@ -221,6 +221,8 @@ class StaticSession:
     @in_inference_mode
     def load(self, prefixes: Sequence[Prefix], room: int) -> None:
         """Start the last rows, which must be empty, with these; `room`: number of slots to reserve."""
+        if self.is_recurrent:  # a larger pool does not take over what the last pass has kept of its tokens
+            self._commit()
         for row, prefix in zip(self._rows[-len(prefixes) :], prefixes, strict=True):
             row.reserved = max(row.reserved, room)
             if not prefix.length:
