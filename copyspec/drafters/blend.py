@@ -197,7 +197,7 @@ class Growth:
 
     def _paying(self, models: Iterable[NeuralPredictor], *, is_first: bool) -> list[tuple[NeuralPredictor, float]]:
         """Those whose run pays, and the expected tokens for which it would."""
-        prices = [(each, _price(self._grown, each, self.budget, is_first=is_first)) for each in models]
+        prices = [(model, _price(self._grown, model, self.budget, is_first=is_first)) for model in models]
         return [(model, price) for model, price in prices if price is not None]
 
 

@@ -301,7 +301,7 @@ def walked(drafted: Sequence[int], parents: Sequence[int], tokens: Sequence[int]
 def _numbers(values: object, count: int, low: float, high: float) -> list[float]:
     """A list of so many numbers in this range. Raises ValueError for anything else."""
     if isinstance(values, list) and len(values) == count:
-        numbers = [float(each) for each in values if type(each) in (int, float) and low <= each <= high]
+        numbers = [float(value) for value in values if type(value) in (int, float) and low <= value <= high]
         if len(numbers) == count:
             return numbers
     raise ValueError(f"it holds {brief(values)} where {count} numbers from {low:g} to {high:g} are expected")

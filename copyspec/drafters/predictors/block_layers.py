@@ -70,29 +70,31 @@ class BlockLayers:
         number: int,
         hidden: torch.Tensor,
         places: torch.Tensor,
-        held: Sequence[torch.Tensor],
+        context: Sequence[torch.Tensor],
         visible: torch.Tensor,
     ) -> torch.Tensor:
-        """Run one layer on blocks, [B, m, D], at positions `places` [B, m]; `held`: keys and values of what is before
+        """Run one layer on blocks, [B, m, D], at positions `places` [B, m]; `context`: keys and values of what is before
         them, [B, S, KV, d] each; `visible`: [B, m, S + m]."""
         tensors = self.blocks[number]
         normed = self.norm(tensors["before_norm"], hidden)
         queries = linear(normed, tensors["q"]).view(*normed.shape[:-1], -1, self.sizes.head_dim)
         queries = self._turned(tensors["q_norm"], queries, places)
-        both = zip(held, self.keys_and_values(tensors, normed, places), strict=True)
+        both = zip(context, self.keys_and_values(tensors, normed, places), strict=True)
         keys, values = [torch.cat(pair, 1).transpose(1, 2) for pair in both]
-        found = scaled_dot_product_attention(queries.transpose(1, 2), keys, values, visible[:, None], enable_gqa=True)
-        hidden = hidden + linear(found.transpose(1, 2).flatten(2), tensors["o"])
+        attended = scaled_dot_product_attention(
+            queries.transpose(1, 2), keys, values, visible[:, None], enable_gqa=True
+        )
+        hidden = hidden + linear(attended.transpose(1, 2).flatten(2), tensors["o"])
         gate, up = linear(self.norm(tensors["after_norm"], hidden), tensors["gate_up"]).chunk(2, -1)
         return hidden + linear(silu(gate) * up, tensors["down"])
 
     def features(self, pairs: Pairs, mask: torch.Tensor) -> torch.Tensor:
         """Read pairs, and predict a block behind the last of each row; `mask`: the embedding of the mask token, [1, D].
         Returns the features at the masks, [B, m - 1, D]."""
-        given = self.norm(self.tensors["state_norm"], linear(pairs.states, self.tensors["fc"]))
-        made = [self.keys_and_values(tensors, given, pairs.places) for tensors in self.blocks]
+        states = self.norm(self.tensors["state_norm"], linear(pairs.states, self.tensors["fc"]))
+        made = [self.keys_and_values(tensors, states, pairs.places) for tensors in self.blocks]
         pairs.write([part for both in made for part in both])
-        held, counts, rows = pairs.read(), pairs.counts[:, None], len(pairs.counts)
+        context, counts, rows = pairs.read(), pairs.counts[:, None], len(pairs.counts)
         hidden = torch.cat([pairs.embeddings[pairs.last][:, None], mask.expand(rows, self.depth, -1)], 1)
         places = counts + torch.arange(self.size, device=counts.device)
         # Slot s holds the latest token whose place is s modulo the ring.
@@ -101,7 +103,7 @@ class BlockLayers:
         there, back = (keys_at >= 0)[:, None], places[:, :, None] - keys_at[:, None]
         for number, window in enumerate(self.windows):
             visible = there & (back >= 0) & (back < window) if window else there.expand_as(back)
-            hidden = self.layer(number, hidden, places, held[2 * number : 2 * number + 2], visible)
+            hidden = self.layer(number, hidden, places, context[2 * number : 2 * number + 2], visible)
         return hidden[:, 1:]
 
     def _turned(self, weight: torch.Tensor, heads: torch.Tensor, places: torch.Tensor) -> torch.Tensor:

@@ -154,11 +154,11 @@ class FeatureLayer:
         places = (text.counts[:, None] + nodes.keys.shape[2]).expand_as(parents)
         pairs = self.project(chosen(nodes.features, parents), embeddings, places)
         before = zip((nodes.keys, nodes.values), (pairs.keys, pairs.values), strict=True)
-        keys, values = [torch.cat([chosen(held, parents), own[:, :, None]], 2) for held, own in before]
+        keys, values = [torch.cat([chosen(path, parents), own[:, :, None]], 2) for path, own in before]
         return self._attended(pairs, text, (keys, values))
 
     def _attended(self, pairs: Projected, text: _Text, own: tuple[torch.Tensor, torch.Tensor]) -> FeatureNodes:
-        keys, values = text.held
+        keys, values = text.context
         return FeatureNodes(self.attend(pairs, (keys, values), text.visible, own), *own, text)
 
     def head_inputs(self, features: torch.Tensor) -> torch.Tensor:
@@ -197,7 +197,7 @@ def rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
 class _Text:
     """What B rows have read."""
 
-    held: Sequence[torch.Tensor]  # keys and values, [B, S, KV, d] each
+    context: Sequence[torch.Tensor]  # keys and values, [B, S, KV, d] each
     visible: torch.Tensor  # [B, 1, S], which of them are there
     counts: torch.Tensor  # [B], pairs read so far
 

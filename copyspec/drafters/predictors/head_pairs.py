@@ -32,21 +32,21 @@ class PairMemory:
         """A place for a new row."""
         number = next(number for number in count() if number not in self._rows)
         self._rows[number] = row = PairMemoryRow(number)
-        for each in self.tensors:  # the row before may have left numbers that are not finite: see `grow`
-            each[number : number + 1] = 0
+        for tensor in self.tensors:  # the row before may have left numbers that are not finite: see `grow`
+            tensor[number : number + 1] = 0
         return row
 
     def grow(self, rows: int, slots: int, like: Sequence[torch.Tensor]) -> None:
         """Make space for so many rows and slots of what `like` holds for n pairs, [n, ...] each."""
-        held = self.tensors
-        if held and rows <= held[0].shape[0] and slots <= held[0].shape[1]:
+        before = self.tensors
+        if before and rows <= before[0].shape[0] and slots <= before[0].shape[1]:
             return
-        if held:
-            rows, slots = max(rows, held[0].shape[0]), max(slots, held[0].shape[1])
+        if before:
+            rows, slots = max(rows, before[0].shape[0]), max(slots, before[0].shape[1])
         sizes = 1 << (rows - 1).bit_length(), 1 << (slots - 1).bit_length()
         # Zeroed memory, since a masked slot still enters attention as 0 * value, which must be finite.
-        self.tensors = [each.new_zeros((*sizes, *each.shape[1:])) for each in like]
-        for new, old in zip(self.tensors, held, strict=False):
+        self.tensors = [part.new_zeros((*sizes, *part.shape[1:])) for part in like]
+        for new, old in zip(self.tensors, before, strict=False):
             new[: old.shape[0], : old.shape[1]] = old
 
 
@@ -65,13 +65,13 @@ class Pairs:
     memory: PairMemory
     lengths: Sequence[int]  # [B], pairs of each row
     used: int  # slots of any row that are filled with them
-    held: Sequence[int]  # [B], `numbers` on the host
+    in_memory: Sequence[int]  # [B], `numbers` on the host
     nodes: int  # most nodes that are drafted behind them
 
     def write(self, parts: Sequence[torch.Tensor], which: torch.Tensor | None = None) -> None:
         """Keep these parts of the pairs, [N, ...] each, or of those in `which` [n]."""
         memory, rows, places = self.memory, self.rows, self.places
-        memory.grow(max(self.held) + 1, self.used + self.nodes, parts)
+        memory.grow(max(self.in_memory) + 1, self.used + self.nodes, parts)
         if which is not None:
             rows, places = rows[which], places[which]
         numbers, slots = self.numbers[rows], places % memory.ring
@@ -80,10 +80,10 @@ class Pairs:
 
     def read(self, slots: int = 0) -> list[torch.Tensor]:
         """What is kept of the rows, so many slots or those in use. [B, slots, ...] each; views where possible."""
-        slots, first = slots or self.used, self.held[0]
-        if list(self.held) == list(range(first, first + len(self.held))):
-            return [each[first : first + len(self.held), :slots] for each in self.memory.tensors]
-        return [each[self.numbers, :slots] for each in self.memory.tensors]
+        slots, first = slots or self.used, self.in_memory[0]
+        if list(self.in_memory) == list(range(first, first + len(self.in_memory))):
+            return [tensor[first : first + len(self.in_memory), :slots] for tensor in self.memory.tensors]
+        return [tensor[self.numbers, :slots] for tensor in self.memory.tensors]
 
     def visible(self) -> torch.Tensor:
         """Which of the slots in use hold pairs. [B, slots]"""
@@ -102,6 +102,6 @@ def sent(values: torch.Tensor, device: torch.device) -> torch.Tensor:
     return values.to(device, non_blocking=device.type == "cuda")
 
 
-def chosen(held: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+def chosen(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """The entries at `places` [B, W] of each row, [B, n, ...]. [B, W, ...]"""
-    return held[torch.arange(len(places), device=places.device)[:, None], places]
+    return values[torch.arange(len(places), device=places.device)[:, None], places]

@@ -183,7 +183,7 @@ def _next(
 
 def _read(table: Sequence[Sequence[float]], widths: Sequence[int]) -> list[Predictions]:
     size = len(table[0]) // sum(widths)
-    middle, found = size // 2 + 1, list[Predictions]()
+    middle, of_rows = size // 2 + 1, list[Predictions]()
     for row in table:
         nodes = iter([row[at : at + size] for at in range(0, len(row), size)])
         predictions, level = Predictions(), list[Path | None]([()])
@@ -196,8 +196,8 @@ def _read(table: Sequence[Sequence[float]], widths: Sequence[int]) -> list[Predi
                 if path is not None:
                     pairs = zip(rest[: middle - 2], rest[middle - 2 :], strict=True)
                     predictions[path] = [(int(next_), chance) for next_, chance in pairs if chance > 0]
-        found.append(predictions)
-    return found
+        of_rows.append(predictions)
+    return of_rows
 
 
 def _keys(row: Asked, levels: int) -> npt.NDArray[np.int64]:
@@ -211,22 +211,22 @@ def _keys(row: Asked, levels: int) -> npt.NDArray[np.int64]:
 def _drafted(trees: Sequence[DraftTree], levels: int, most: int) -> list[list[list[list[int]]]]:
     """The nodes of trees, at most so many of a row and level: place of the parent in the level above, and token, or -1
     for padding. [2][B][F] for each level after the first."""
-    found: list[list[list[list[int]]]] = [[[[] for _ in trees] for _ in range(2)] for _ in range(levels)]
+    by_level: list[list[list[list[int]]]] = [[[[] for _ in trees] for _ in range(2)] for _ in range(levels)]
     for row, tree in enumerate(trees):
         places = {ROOT: (0, 0)}
         for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
             depth, above = places.get(parent, (levels, 0))
-            if depth + 1 < levels and len(found[depth + 1][0][row]) < most:
-                parents, tokens = found[depth + 1]
+            if depth + 1 < levels and len(by_level[depth + 1][0][row]) < most:
+                parents, tokens = by_level[depth + 1]
                 places[node] = depth + 1, len(parents[row])
                 parents[row].append(above)
                 tokens[row].append(token)
-    for level in found:
+    for level in by_level:
         width = max(map(len, level[0]))
         for part in level:
             for of_row in part:
                 of_row += [-1] * (width - len(of_row))
-    return found[1:]
+    return by_level[1:]
 
 
 _Node = tuple[int, int, int, int]
@@ -234,12 +234,12 @@ _Node = tuple[int, int, int, int]
 
 def _nodes_of(trees: Sequence[DraftTree], starts: Sequence[int]) -> list[_Node]:
     """Roots and nodes of trees: of each the place of its parent or its own, depth, place among the picks, and row."""
-    found: list[_Node] = []
+    nodes: list[_Node] = []
     for row, (tree, start) in enumerate(zip(trees, starts, strict=True)):
-        root = len(found)
+        root = len(nodes)
         pairs = zip([ROOT, *tree.parents], [0, *tree.depths()], strict=True)
-        found += [(root + 1 + parent, depth, start + n, row) for n, (parent, depth) in enumerate(pairs)]
-    return found
+        nodes += [(root + 1 + parent, depth, start + n, row) for n, (parent, depth) in enumerate(pairs)]
+    return nodes
 
 
 def _accepted(

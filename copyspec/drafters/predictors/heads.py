@@ -128,12 +128,12 @@ class DraftHeads(Learned):
             bound = self.bound
             started = perf_counter()  # binding takes longer than many reads, but only once
             levels = max([self._levels(price) for _, price in waiting.values()])
-            found = walk(bound, [row.asked(tree) for row, (tree, _) in waiting.items()], levels)
+            of_rows = walk(bound, [row.asked(tree) for row, (tree, _) in waiting.items()], levels)
         seconds = perf_counter() - started
         share = seconds / len(waiting)
         # A level of a layer takes as long as several of a recurrent head: whether another pays is decided for each.
         self.time.took(share / levels if isinstance(bound.heads, Stepwise) else share)
-        for row, predictions in zip(waiting, found, strict=True):
+        for row, predictions in zip(waiting, of_rows, strict=True):
             row.take(predictions, share)
         if self._kept is not None:
             self._kept.has_read(self)

@@ -41,10 +41,10 @@ class LearnedFile:
                 content = file.read(MOST_BYTES + 1)
             if len(content) > MOST_BYTES:
                 raise ValueError(f"it has over {MOST_BYTES:,} bytes")
-            found = json.loads(content)
-            if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
+            state = json.loads(content)
+            if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
                 raise ValueError(f"its format is not {FORMAT!r}")
-            learned.restore(found)
+            learned.restore(state)
         except FileNotFoundError:
             return
         except (OSError, ValueError, RecursionError) as error:

@@ -117,8 +117,8 @@ class MtpLayer(nn.Module):
             # Rotary embeddings of models that see images have three kinds of positions, in text all the same.
             turned = places.expand(3, *places.shape) if hasattr(self.rotary, "mrope_section") else places
             named = {"position_embeddings": self.rotary(hidden, turned), parts.cache_name: cache}
-            found = self.block(hidden, attention_mask=mask, position_ids=places, **named)
-        features: torch.Tensor = found[0] if isinstance(found, tuple) else found
+            output = self.block(hidden, attention_mask=mask, position_ids=places, **named)
+        features: torch.Tensor = output[0] if isinstance(output, tuple) else output
         return features if parts.undone is not None else parts.norm(features)
 
     def begin(self, pairs: Pairs) -> MtpNodes:
