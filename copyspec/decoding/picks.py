@@ -142,7 +142,7 @@ def ridden_picks(scores: Scores, riders: Riders) -> list[ScoredPicks]:
     """As `best_picks`, with what the riders have computed in the same read."""
     best = scores.logits.argmax(-1)
     rides = [ride for rider, rows in riders.items() if (ride := rider.ride(rows, best)) is not None]
-    numbers = torch.cat([best.double(), *[part.double() for part, _ in rides]]).tolist()
+    numbers = torch.cat([best.float(), *[part for part, _ in rides]]).tolist()  # float32 holds all ids below 2**24
     tokens, at = list(map(int, numbers[: len(best)])), len(best)
     for part, take in rides:
         take(numbers[at : at + len(part)])
