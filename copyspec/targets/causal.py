@@ -171,7 +171,7 @@ class TreeSession(ABC):
         return self._states is not None
 
     def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> Scores:
-        check_rows(min(len(uncached), len(self._rows)), uncached, trees)
+        check_rows(len(self._rows), uncached, trees)
         self._uncached = uncached
         starts = [row.length for row in self._rows[: len(uncached)]]
         sizes = [1 + len(tree.tokens) for tree in trees]

@@ -297,8 +297,8 @@ class PassCache(Cache):
 
 
 def check_rows(rows: int, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> None:
-    """Raise ValueError if the tokens or trees do not match the session's rows."""
-    if len(uncached) != rows or len(trees) != rows:
+    """Raise ValueError if the tokens and trees are not those of the first of a session's rows."""
+    if len(uncached) > rows or len(trees) != len(uncached):
         raise ValueError(f"the session has {rows} rows, got tokens of {len(uncached)} and trees of {len(trees)}")
     if not all(map(len, uncached)):
         row = [len(ids) for ids in uncached].index(0)

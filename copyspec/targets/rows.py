@@ -62,14 +62,14 @@ class RowSessions:
         return cast("PrefixSession", self._sessions[row]).states(0)
 
     def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
-        check_rows(min(len(uncached), len(self._sessions)), uncached, trees)
+        check_rows(len(self._sessions), uncached, trees)
         parts = zip(self._sessions, uncached, trees, strict=False)
         return Scores.of_rows([session.score([ids], [tree])[0] for session, ids, tree in parts])
 
     def score_with_states(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
     ) -> tuple[Scores, Sequence[RowStates] | None]:
-        check_rows(min(len(uncached), len(self._sessions)), uncached, trees)
+        check_rows(len(self._sessions), uncached, trees)
         parts = zip(self._sessions, uncached, trees, strict=False)
         scores, states = zip(
             *[session.score_with_states([ids], [tree], layers) for session, ids, tree in parts], strict=True

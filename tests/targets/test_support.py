@@ -183,12 +183,26 @@ def test_wrong_models_say_what_to_pass() -> None:
 
 def test_wrong_calls_of_a_session() -> None:
     session = wrap(models.tiny("llama")).open([[5], [6]])
-    with pytest.raises(ValueError, match="2 rows, got tokens of 1"):
-        session.score([[5]], [EMPTY])
+    with pytest.raises(ValueError, match="2 rows, got tokens of 3 and trees of 3"):
+        session.score([[5], [6], [7]], [EMPTY] * 3)
+    with pytest.raises(ValueError, match="2 rows, got tokens of 1 and trees of 2"):
+        session.score([[5]], [EMPTY] * 2)
     with pytest.raises(ValueError, match="row 1 has no uncached tokens"):
         session.score([[5], []], [EMPTY, EMPTY])
     with pytest.raises(RuntimeError, match="call score"):
         session.keep([[], []])
+
+
+@pytest.mark.parametrize("name", ["llama", "rwkv", "qwen3_next"])
+def test_rows_behind_those_that_are_scored_take_no_part(name: str) -> None:
+    target = wrap(models.tiny(name))
+    session, both = target.open([[5, 8], [6]]), target.open([[5, 8, 7], [6]])
+    session.score([[5, 8]], [EMPTY])
+    session.keep([()])
+    assert [*session.lengths] == [2, 0]
+    torch.testing.assert_close(
+        session.score([[7], [6]], [EMPTY] * 2).logits, both.score([[5, 8, 7], [6]], [EMPTY] * 2).logits
+    )
 
 
 def test_a_model_may_be_moved_between_sessions() -> None:

@@ -156,7 +156,7 @@ class StaticSession:
         self._starts = None
 
     def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> Scores:
-        check_rows(len(uncached), uncached, trees)
+        check_rows(len(self._rows), uncached, trees)
         unread, self._is_settled = list(uncached), True
         if self.is_recurrent:
             self._commit()
