@@ -73,8 +73,8 @@ class BlockLayers:
         context: Sequence[torch.Tensor],
         visible: torch.Tensor,
     ) -> torch.Tensor:
-        """Run one layer on blocks, [B, m, D], at positions `places` [B, m]; `context`: keys and values of what is before
-        them, [B, S, KV, d] each; `visible`: [B, m, S + m]."""
+        """Run one layer on blocks, [B, m, D], at positions `places` [B, m]; `context`: keys and values of what is
+        before them, [B, S, KV, d] each; `visible`: [B, m, S + m]."""
         tensors = self.blocks[number]
         normed = self.norm(tensors["before_norm"], hidden)
         queries = linear(normed, tensors["q"]).view(*normed.shape[:-1], -1, self.sizes.head_dim)
