@@ -122,7 +122,7 @@ def test_states_are_those_of_the_accepted_tokens_alone(name: str) -> None:
         rows.step()
     text = [tokens[:cached] for tokens, cached in zip(rows.sequences, rows.cached, strict=True)]
     for row, tokens in enumerate(text):
-        session: Any = target_of(name).open([tokens])
+        session: Any = target_of(name).open([rows.prompts[row]])  # some mixers read prompts otherwise
         start = drawn.randrange(1, len(rows.prompts[row]) + 1)
         for part in (tokens[:start], *([token] for token in tokens[start:])):
             session.score([part], [EMPTY])
