@@ -97,7 +97,7 @@ class PrefixCache:
     """The prefix cache of one model. Thread-safe."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        """`max_bytes`: maximum size of the stored keys and values."""
+        """`max_bytes`: maximum size of what is stored."""
         self.max_bytes = max_bytes
         # (number of the preceding block, tokens) -> block; least recently used first, each block after its successors.
         self._blocks: OrderedDict[tuple[int, tuple[int, ...]], _Block] = OrderedDict()
@@ -108,7 +108,7 @@ class PrefixCache:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the keys and values stored now."""
+        """Size of the keys, values and states stored now."""
         return self._bytes
 
     def __len__(self) -> int:
