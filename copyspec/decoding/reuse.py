@@ -49,13 +49,11 @@ def load(rows: Sequence[Row], session: Session, target: Target) -> bool:
         for index, row in enumerate(rows):
             if (cache := row.request.prefixes) is not None and not prefixes[index].length:
                 row.model_state = state
+                if is_recurrent and not _is_as_read(row, len(row.uncached), target):
+                    continue
+                prefixes[index], shared = cache.find(state, row.uncached, with_states=is_recurrent)
                 if is_recurrent:
-                    if not _is_as_read(row, len(row.uncached), target):
-                        continue
-                    prefixes[index], shared = cache.find_states(state, row.uncached)
                     row.stops = _stops(row, prefixes[index].length, shared)
-                else:
-                    prefixes[index] = cache.find(state, row.uncached, row.request.most_kept)
     if any([prefix.length for prefix in prefixes]):
         before = [past.before if (past := row.request.past) is not None else 0 for row in rows]
         room = max(len(row.uncached) + more for row, more in zip(rows, before, strict=True)) + ROOM
@@ -144,7 +142,7 @@ def _read_shared(rows: Sequence[Row], state: ModelState, target: Target, *, is_r
     else:
         shared -= shared % BLOCK_TOKENS
     wanted = first[: shared + 1]
-    prefix = cache.find_states(state, wanted)[0] if is_recurrent else cache.find(state, wanted, most)
+    prefix, _ = cache.find(state, wanted, with_states=is_recurrent)
     if (shared - prefix.length) * (len(rows) - 1) < SAVED_TOKENS:
         return False
     session = target.open([first])

@@ -13,9 +13,9 @@ too (Marconi, Pan et al. 2024, arXiv:2411.19379).
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
@@ -34,6 +34,9 @@ MAX_BYTES = 1 << 30
 
 MAX_STATES = 32
 """Maximum number of adapter states: more than a program switches between, few enough to compare with each."""
+
+_Key = tuple[int, tuple[int, ...]]
+"""Number of the preceding block, and tokens."""
 
 Layers = Sequence["tuple[torch.Tensor, torch.Tensor] | None"]
 """Keys and values of each layer, [H, n, D]; None for a layer without any of its own."""
@@ -90,7 +93,6 @@ class _Block:
     layers: Layers
     size: int  # bytes
     states: Sequence[State] = ()
-    tails: set[int] = field(default_factory=set)  # lengths of shorter blocks that follow it
 
 
 class PrefixCache:
@@ -99,8 +101,9 @@ class PrefixCache:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         """`max_bytes`: maximum size of what is stored."""
         self.max_bytes = max_bytes
-        # (number of the preceding block, tokens) -> block; least recently used first, each block after its successors.
-        self._blocks: OrderedDict[tuple[int, tuple[int, ...]], _Block] = OrderedDict()
+        # Least recently used first, each block after its successors.
+        self._blocks: OrderedDict[_Key, _Block] = OrderedDict()
+        self._tails = defaultdict[int, set[int]](set)  # lengths of shorter blocks, by number of the preceding block
         self._roots: list[tuple[ModelState, int]] = []
         self._numbers = 0
         self._bytes = 0
@@ -120,34 +123,21 @@ class PrefixCache:
         """Remove all entries."""
         with self._lock:
             self._blocks.clear()
+            self._tails.clear()
             self._roots.clear()
             self._bytes = 0
 
-    def find(self, state: ModelState, tokens: Sequence[int], most: int | None = None) -> Prefix:
-        """Return the cached blocks that `tokens` begin with; their last may be a shorter one that ends after `most`
-        tokens. They never cover all tokens, since the last one must be passed through the model for its logits."""
-        tokens = tokens[: max(0, len(tokens) - 1)]
+    def find(self, state: ModelState, tokens: Sequence[int], *, with_states: bool = False) -> tuple[Prefix, int]:
+        """Return the cached blocks that `tokens` begin with, and up to where whole ones are cached. `with_states`: up to
+        the last length whose recurrent states are cached, too. They never cover all tokens, since the last one must be
+        passed through the model for its logits."""
+        tokens = tuple(tokens[: max(0, len(tokens) - 1)])
         with self._lock:
             root = self._root(state)
             keys = self._known(root, _blocks(tokens, None))
-            if most is not None and BLOCK_TOKENS * len(keys) < most:
-                keys = self._known(root, _blocks(tokens, most))
-            return self._prefix(keys)
-
-    def find_states(self, state: ModelState, tokens: Sequence[int]) -> tuple[Prefix, int]:
-        """As `find`, up to the last length whose recurrent states are cached; and up to where keys and values are."""
-        tokens = tuple(tokens[: max(0, len(tokens) - 1)])
-        with self._lock:
-            keys = self._known(self._root(state), _blocks(tokens, None))
-            shared = BLOCK_TOKENS * len(keys)
-            while keys:
-                block, start = self._blocks[keys[-1]], BLOCK_TOKENS * len(keys)
-                tails = [(block.number, tokens[start : start + size]) for size in sorted(block.tails, reverse=True)]
-                tail = [key for key in tails if key in self._blocks][:1]
-                if tail or block.states:
-                    return self._prefix([*keys, *tail]), shared
-                keys.pop()
-        return Prefix(), shared
+            endings = self._endings(root, keys, tokens)
+            fitting = [*next(ending for ending in endings if self._can_begin(ending, with_states))]
+            return self._prefix(fitting), BLOCK_TOKENS * len(keys)
 
     def add(
         self,
@@ -176,8 +166,8 @@ class PrefixCache:
                     if not self._make_room(block.size, used):
                         break
                     key = (before, blocks[at])
-                    if keys and len(blocks[at]) < BLOCK_TOKENS:
-                        self._blocks[keys[-1]].tails.add(len(blocks[at]))
+                    if len(blocks[at]) < BLOCK_TOKENS:
+                        self._tails[before].add(len(blocks[at]))
                     self._blocks[key] = block
                     self._bytes += block.size
                     keys.append(key)
@@ -190,13 +180,13 @@ class PrefixCache:
                 return
             self._touch(keys)
 
-    def _add_states(self, block: _Block, states: Sequence[State], used: set[tuple[int, tuple[int, ...]]]) -> None:
+    def _add_states(self, block: _Block, states: Sequence[State], used: set[_Key]) -> None:
         size = sum(tensor.nbytes for state in states for tensor in state.values())
         if self._make_room(size, used):
             block.states, block.size = states, block.size + size
             self._bytes += size
 
-    def _prefix(self, keys: Sequence[tuple[int, tuple[int, ...]]]) -> Prefix:
+    def _prefix(self, keys: Sequence[_Key]) -> Prefix:
         """These blocks, which follow each other."""
         self._touch(keys)
         blocks = [self._blocks[key] for key in keys]
@@ -206,9 +196,9 @@ class PrefixCache:
             blocks[-1].states if blocks else (),
         )
 
-    def _known(self, root: int, blocks: Sequence[tuple[int, ...]]) -> list[tuple[int, tuple[int, ...]]]:
+    def _known(self, root: int, blocks: Sequence[tuple[int, ...]]) -> list[_Key]:
         """The keys of the first of `blocks`, as many as are cached."""
-        keys: list[tuple[int, tuple[int, ...]]] = []
+        keys: list[_Key] = []
         before = root
         for tokens in blocks:
             key = (before, tokens)
@@ -219,17 +209,32 @@ class PrefixCache:
             before = block.number
         return keys
 
-    def _touch(self, keys: Sequence[tuple[int, tuple[int, ...]]]) -> None:
+    def _endings(self, root: int, keys: Sequence[_Key], tokens: tuple[int, ...]) -> Iterator[Sequence[_Key]]:
+        """The keys of cached blocks that `tokens` begin with, first those of all tokens that are cached, then of fewer,
+        at last of none. `keys`: those of whole blocks."""
+        for count in range(len(keys), -1, -1):
+            before, start = self._blocks[keys[count - 1]].number if count else root, BLOCK_TOKENS * count
+            for size in sorted(self._tails.get(before, ()), reverse=True):
+                if (tail := (before, tokens[start : start + size])) in self._blocks:
+                    yield [*keys[:count], tail]
+            yield keys[:count]
+
+    def _can_begin(self, keys: Sequence[_Key], with_states: bool) -> bool:
+        return not keys or not with_states or bool(self._blocks[keys[-1]].states)
+
+    def _touch(self, keys: Sequence[_Key]) -> None:
         for key in reversed(keys):
             self._blocks.move_to_end(key)
 
-    def _make_room(self, size: int, used: set[tuple[int, tuple[int, ...]]]) -> bool:
+    def _make_room(self, size: int, used: set[_Key]) -> bool:
         """Evict the least recently used blocks until `size` more bytes fit; False if only blocks in `used` are left."""
         while self._bytes + size > self.max_bytes:
             oldest = next(iter(self._blocks), None)
             if oldest is None or oldest in used:
                 return False
-            self._bytes -= self._blocks.pop(oldest).size
+            block = self._blocks.pop(oldest)
+            self._bytes -= block.size
+            self._tails.pop(block.number, None)
         return True
 
     def _root(self, state: ModelState) -> int:

@@ -249,7 +249,7 @@ def test_a_bounded_cache_finds_what_it_was_given() -> None:
         tokens = [block for block in blocks for _ in range(BLOCK_TOKENS)][: draw.randrange(1, 170)]
         if draw.random() < 0.5:
             cache.add(state, tokens, lambda start, stop, tokens=tokens: held(tokens, start, stop))  # type: ignore[misc]
-        pieces = cache.find(state, tokens).pieces
+        pieces = cache.find(state, tokens)[0].pieces
         assert len(pieces) * BLOCK_TOKENS < len(tokens) and cache.num_bytes <= cache.max_bytes
         for i, layers in enumerate(pieces):
             wanted = held(tokens, i * BLOCK_TOKENS, (i + 1) * BLOCK_TOKENS)[0]
@@ -297,5 +297,5 @@ def test_an_answer_is_kept_even_if_its_prompt_is_the_oldest() -> None:
     first, second = [1] * BLOCK_TOKENS, [2] * 2 * BLOCK_TOKENS
     for tokens in (first, second, first + [3] * BLOCK_TOKENS):
         cache.add(state, tokens, lambda start, stop: [(zeros.clone(), zeros.clone())])
-    assert len(cache.find(state, [*first, *[3] * BLOCK_TOKENS, 4]).pieces) == 2
-    assert len(cache.find(state, [*second, 4]).pieces) == 1, "the oldest block of another text made room"
+    assert len(cache.find(state, [*first, *[3] * BLOCK_TOKENS, 4])[0].pieces) == 2
+    assert len(cache.find(state, [*second, 4])[0].pieces) == 1, "the oldest block of another text made room"

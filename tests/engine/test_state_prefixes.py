@@ -240,7 +240,7 @@ def test_a_cache_finds_the_last_state_that_it_was_given(seed: int) -> None:
             prefixes.add(state, tokens, lambda start, stop: [(torch.ones(1, stop - start, 1),) * 2], states=states)
             stored.setdefault(tokens, states[0][("recurrent_states", 0)])
         wanted = text(30)
-        prefix, shared = prefixes.find_states(state, wanted)
+        prefix, shared = prefixes.find(state, wanted, with_states=True)
         fitting = [known for known in stored if len(known) < len(wanted) and wanted[: len(known)] == known]
         assert prefix.length == max(map(len, fitting), default=0)
         assert sum(piece[0][0].shape[1] for piece in prefix.pieces if piece[0] is not None) == prefix.length
