@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -53,13 +52,15 @@ def seen(work: PassInputs, slots: torch.Tensor) -> torch.Tensor:
 
 def on_path(work: PassInputs, node: torch.Tensor) -> torch.Tensor:
     """Whether each token sees these nodes of its row's tree, [T, n]; negative: none."""
-    by_word: list[torch.Tensor] = []
-    for index, word in enumerate(work.fields[FIELDS:]):
-        bit = node - index * WORD if index else node
-        # A shift beyond the word's bits yields its sign, which is 0.
-        is_set = (word.unsqueeze(1) >> bit.clamp(0, WORD)) & 1
-        by_word.append((is_set != 0) & (bit >= 0))
-    return reduce(torch.logical_or, by_word)
+    words = work.fields[FIELDS:]
+    bit = node.clamp(-1, len(words) * WORD)
+    if len(words) == 1:
+        word = words.T
+    else:
+        index = (bit // WORD).clamp(0, len(words) - 1)
+        word, bit = words.T.gather(1, index.expand(words.shape[1], -1)), bit - index * WORD
+    # A shift beyond the word's bits yields its sign, which is 0.
+    return ((word >> bit.clamp(min=0)) & (bit >= 0)) != 0
 
 
 def key_positions(work: PassInputs, slots: torch.Tensor) -> torch.Tensor:
