@@ -128,9 +128,9 @@ class PrefixCache:
             self._bytes = 0
 
     def find(self, state: ModelState, tokens: Sequence[int], *, with_states: bool = False) -> tuple[Prefix, int]:
-        """Return the cached blocks that `tokens` begin with, and up to where whole ones are cached. `with_states`: up to
-        the last length whose recurrent states are cached, too. They never cover all tokens, since the last one must be
-        passed through the model for its logits."""
+        """Return the cached blocks that `tokens` begin with, and up to where whole ones are cached. `with_states`: up
+        to the last length whose recurrent states are cached, too. They never cover all tokens, since the last one must
+        be passed through the model for its logits."""
         tokens = tuple(tokens[: max(0, len(tokens) - 1)])
         with self._lock:
             root = self._root(state)

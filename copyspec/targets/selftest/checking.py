@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -80,7 +79,7 @@ def _check_alive(model: PreTrainedModel) -> None:
     size = int(model.config.get_text_config(decoder=True).vocab_size)
     prompt = [size // 2, size // 3]
     sequence = [2, *prompt] if model.config.is_encoder_decoder else prompt
-    logits = generated(model, prompt, [*sequence, *prompt], 1 if model.config.is_encoder_decoder else len(prompt))
+    logits = generated(model, prompt, [[*sequence, *prompt]], 1 if model.config.is_encoder_decoder else len(prompt))
     if not bool(logits.isfinite().all()):
         raise ValueError("its small sibling has no finite logits")
 
@@ -99,9 +98,9 @@ def _brief(target: Target, model: PreTrainedModel) -> None:
     if not target.supports_drafts:
         return _plain(target, model, (5,), 3)
     rows = Trial(target, model, (7, 4))
-    with closing(rows.session):
-        rows.step(BRANCHED, BRANCHED)
-        rows.step(BRANCHED, BRANCHED)
+    rows.step(BRANCHED, BRANCHED)
+    rows.step(BRANCHED, BRANCHED)
+    rows.close()
     return None
 
 

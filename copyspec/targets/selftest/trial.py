@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
@@ -40,8 +40,28 @@ class MismatchError(ValueError):
     """The target's scores differ from those of plain decoding."""
 
 
+class _Draft(NamedTuple):
+    """A tree of one row that was scored."""
+
+    prompt: Sequence[int]
+    begin: int  # number of tokens given to `generate`, which generates the others
+    length: int  # of the row's text before it
+    paths: Sequence[Sequence[int]]  # to its leaves
+    texts: Sequence[Sequence[int]]  # the row's text and these paths
+    logits: torch.Tensor  # [1 + M, V]
+
+    def check(self, of_texts: Sequence[torch.Tensor], model: PreTrainedModel) -> None:
+        """`of_texts`: the logits after the row's text and after each node of the path, for each of `texts`."""
+        by_node: dict[int, torch.Tensor] = {}
+        for path, logits in zip(self.paths, of_texts, strict=True):
+            by_node |= zip([ROOT, *path], logits, strict=False)
+        expected = torch.stack([by_node[node] for node in sorted(by_node)])
+        check(self.logits, expected, f"draft nodes after {self.length} tokens", model)
+
+
 class Trial:
-    """The rows of one session and their expected sequences. Every step raises MismatchError if the logits differ."""
+    """The rows of one session and their expected sequences. `step` raises MismatchError if the logits differ, or where
+    the reference is `generate`, `close` does, which calls it once for all drafts of a row."""
 
     def __init__(
         self, target: Target, model: PreTrainedModel, lengths: Sequence[int], *, seed: int = 0, piece: int | None = None
@@ -54,6 +74,7 @@ class Trial:
         self._special = {getattr(settings, "pad_token_id", None), *(ends if isinstance(ends, list) else [ends])}
         # Some models compute another result in a pass of many tokens: the reference is what `generate` computes.
         self._steps = is_recurrent(model) or isinstance(target, PlainTarget)
+        self._scored: list[_Draft] = []  # to be compared by `close`
         self._prompts: list[list[int]] = []
         self._sequences: list[list[int]] = []
         self._starts: list[int] = []
@@ -83,18 +104,25 @@ class Trial:
         uncached = [sequence[cached:] for sequence, cached in zip(self._sequences, self._cached, strict=True)]
         scores = self.session.score(uncached, trees)
         paths = []
-        for row, (sequence, tree) in enumerate(zip(self._sequences, trees, strict=True)):
-            logits = scores[row]
-            check(logits, self._expected(row, tree), f"draft nodes after {len(sequence)} tokens", self._model)
+        for row, tree in enumerate(trees):
+            draft = self._draft(row, tree, scores[row])
+            if self._steps:
+                self._scored.append(draft)
+            else:
+                texts = [alone(self._model, draft.prompt, text)[draft.length - 1 :] for text in draft.texts]
+                draft.check(texts, self._model)
             paths.append(path_to(tree.parents, self._random.randrange(ROOT, len(tree))))
         self.session.keep(paths)
         for row, (tree, path) in enumerate(zip(trees, paths, strict=True)):
             self._cached[row] += len(uncached[row]) + len(path)
             self._sequences[row] += [*(tree.tokens[node] for node in path), *self._tokens(1)]
-            if self._limit is not None and len(sequence) >= self._limit:
-                del sequence[max(1, self._limit - _BACK) :]  # go back from the limit, where decoding would stop
-                self._cached[row] = len(sequence) - 1
-                self.session.trim(self._cached)
+        if self._limit is not None and max(map(len, self._sequences)) >= self._limit:
+            for row, sequence in enumerate(self._sequences):
+                if len(sequence) >= self._limit:
+                    del sequence[max(1, self._limit - _BACK) :]  # go back from the limit, where decoding would stop
+                    self._cached[row] = len(sequence) - 1
+            self.session.trim(self._cached)
+            self._cached = list(self.session.lengths)  # a recurrent row begins anew
         if list(self.session.lengths) != self._cached:
             raise MismatchError(f"rows of {self._cached} tokens are counted as {list(self.session.lengths)}")
 
@@ -111,14 +139,14 @@ class Trial:
         self.session.add(self._prompts[before:])
 
     def finish(self) -> None:
-        """Compare the reference itself with `generate`, along each row."""
-        self.session.close()
+        """Close the session, and compare the reference itself with `generate`, along each row."""
+        self.close()
         if self._steps:  # it was `generate`
             return
         for row, (prompt, sequence) in enumerate(zip(self._prompts, self._sequences, strict=True)):
             begin = self._begin(row)
             expected = alone(self._model, prompt, sequence[:-1])[begin - 1 :]
-            logits = generated(self._model, prompt, sequence, begin)
+            logits = generated(self._model, prompt, [sequence], begin)[0]
             check(expected, logits, "passes with and without a cache", self._model)
 
     def compare_plainly(self, count: int) -> None:
@@ -134,7 +162,7 @@ class Trial:
         self.session.close()
         for row, (prompt, sequence) in enumerate(zip(self._prompts, self._sequences, strict=True)):
             logits = torch.cat([step[row] for step in steps])
-            expected = generated(self._model, prompt, sequence, self._begin(row))[-count:]
+            expected = generated(self._model, prompt, [sequence], self._begin(row))[0, -count:]
             check(logits, expected, "plain steps", self._model)
 
     def _begin(self, row: int) -> int:
@@ -148,22 +176,35 @@ class Trial:
             tree = tree.up_to_depth(max(0, self._limit - len(sequence)))
         return tree if self._target.supports_trees else tree.first_chain()
 
-    def _expected(self, row: int, tree: DraftTree) -> torch.Tensor:
-        """The logits after the row's sequence and after each node, [1 + M, V]: from one pass per path, or from
-        `generate`."""
+    def _draft(self, row: int, tree: DraftTree, logits: torch.Tensor) -> _Draft:
         sequence, parents = self._sequences[row], set(tree.parents)
-        rows: dict[int, torch.Tensor] = {}
-        for leaf in [node for node in range(len(tree)) if node not in parents] or [ROOT]:
-            path = path_to(tree.parents, leaf)
-            text, prompt = [*sequence, *(tree.tokens[node] for node in path)], self._prompts[row]
-            if self._steps:
-                begin = min(self._starts[row], len(sequence))
-                logits = generated(self._model, prompt, [*text, text[0]], begin)[-1 - len(path) :]
-            else:
-                logits = alone(self._model, prompt, text)[len(sequence) - 1 :]
-            for place, node in enumerate([ROOT, *path]):
-                rows[node] = logits[place]
-        return torch.stack([rows[node] for node in range(ROOT, len(tree))])
+        leaves = [node for node in range(len(tree)) if node not in parents] or [ROOT]
+        paths = [path_to(tree.parents, leaf) for leaf in leaves]
+        texts = [[*sequence, *(tree.tokens[node] for node in path)] for path in paths]
+        begin = min(self._starts[row], len(sequence))
+        return _Draft(self._prompts[row], begin, len(sequence), paths, texts, logits.clone())
+
+    def close(self) -> None:
+        """Close the session, and compare with `generate` what has not been compared yet: all that begins alike in one
+        call, unless rows of a batch get other logits there than alone, as RWKV's do."""
+        self.session.close()
+        groups: dict[tuple[tuple[int, ...], ...], list[_Draft]] = {}
+        for draft in self._scored:
+            groups.setdefault((tuple(draft.prompt), tuple(draft.texts[0][: draft.begin])), []).append(draft)
+        mixes_rows: bool | None = None
+        for drafts in groups.values():
+            prompt, begin = drafts[0].prompt, drafts[0].begin
+            texts = [text for draft in drafts for text in draft.texts]
+            size = max(map(len, texts)) + 1
+            padded = [[*text, *[text[0]] * (size - len(text))] for text in texts]
+            if mixes_rows is None and len(texts) > 1:
+                beside, apart = [generated(self._model, prompt, part, begin)[-1] for part in (padded[-2:], padded[-1:])]
+                mixes_rows = not _difference(beside, apart) <= _tolerance(self._model)
+            parts = [[text] for text in padded] if mixes_rows else [padded]
+            logits = torch.cat([generated(self._model, prompt, part, begin) for part in parts])
+            for draft in drafts:
+                own, logits = logits[: len(draft.texts)], logits[len(draft.texts) :]
+                draft.check([*own[:, draft.length - begin :]], self._model)
 
     def _tokens(self, count: int) -> list[int]:
         """Distinct random ids, also among siblings, without special tokens: `generate` ends at some."""
@@ -189,33 +230,38 @@ def alone(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int]
 
 
 @in_inference_mode
-def generated(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int], start: int) -> torch.Tensor:
-    """The logits from which `generate` picks each token after the first `start` ones, [L - start, V]."""
-    device = read_device(model)
-    ids = torch.tensor([list(prompt) if model.config.is_encoder_decoder else list(sequence[:start])], device=device)
+def generated(
+    model: PreTrainedModel, prompt: Sequence[int], sequences: Sequence[Sequence[int]], start: int
+) -> torch.Tensor:
+    """The logits from which `generate` picks each token after the first `start` ones, [B, L - start, V], of
+    sequences of one length that have these in common."""
+    device, reads = read_device(model), model.config.is_encoder_decoder
+    begun = torch.tensor([sequence[:start] for sequence in sequences], device=device)
+    ids = torch.tensor([prompt] * len(sequences), device=device) if reads else begun
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = torch.tensor([list(sequence[:start])], device=device)
+    if reads:
+        inputs["decoder_input_ids"] = begun
     generation: Any = model
     output = generation.generate(
         **inputs,
-        logits_processor=LogitsProcessorList([_Forced(sequence)]),
+        logits_processor=LogitsProcessorList([_Forced(sequences)]),
         generation_config=settings(
-            model, new_tokens=len(sequence) - start, output_logits=True, return_dict_in_generate=True
+            model, new_tokens=len(sequences[0]) - start, output_logits=True, return_dict_in_generate=True
         ),
     )
-    return torch.cat(output.logits)
+    return torch.stack(output.logits, 1)
 
 
 class _Forced(LogitsProcessor):
-    """Forces `generate` to produce a given sequence."""
+    """Forces `generate` to produce given sequences."""
 
-    def __init__(self, sequence: Sequence[int]) -> None:
-        self._sequence = sequence
+    def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
+        self._sequences = sequences
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         forced = torch.full_like(scores, -torch.inf)
-        forced[:, self._sequence[input_ids.shape[1]]] = 0.0
+        for row, sequence in enumerate(self._sequences):
+            forced[row, sequence[input_ids.shape[1]]] = 0.0
         return forced  # type: ignore[return-value]
 
 
@@ -224,8 +270,16 @@ def check(logits: torch.Tensor, expected: torch.Tensor, what: str, model: PreTra
     that the model computes in: `generate` returns float32 logits of any model."""
     if logits.shape != expected.shape:
         raise MismatchError(f"logits of {what} have shape {tuple(logits.shape)}, not {tuple(expected.shape)}")
-    tolerance = TOLERANCE.get(read_dtype(model), TOLERANCE_LOW_PRECISION)
+    worst = _difference(logits, expected)
+    if not worst <= _tolerance(model):
+        raise MismatchError(f"logits of {what} differ by {worst:.2g} of their deviation")
+
+
+def _difference(logits: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference, in standard deviations of the logits; NaN where one is."""
     logits, expected = logits.float(), expected.float().to(logits.device)
-    ratio = (logits - expected).abs().amax(-1) / expected.std(-1)
-    if not bool((ratio <= tolerance).all()):
-        raise MismatchError(f"logits of {what} differ by {float(ratio.max()):.2g} of their deviation")
+    return float(((logits - expected).abs().amax(-1) / expected.std(-1)).max())
+
+
+def _tolerance(model: PreTrainedModel) -> float:
+    return TOLERANCE.get(read_dtype(model), TOLERANCE_LOW_PRECISION)
