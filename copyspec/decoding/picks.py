@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from copyspec.decoding.row import Row
-from copyspec.drafters.base import Riders
+from copyspec.drafters.base import Riders, ScoredDraft
 from copyspec.targets.hooks.states import RowStates
 from copyspec.targets.scores import Scores
 from copyspec.tree import ROOT, DraftTree
@@ -178,7 +178,7 @@ def pick(
     for index, row in enumerate(rows):
         if row.can_observe:
             of_row = None if states is None else states[index]
-            row.show(trees[index], scores[index], of_row, riders, scores.starts[index])
+            row.show(ScoredDraft(trees[index], scores[index], of_row, riders, scores.starts[index]))
     if is_plain:
         return ridden_picks(scores, riders) if riders else best_picks(scores)
     logits = scores.logits

@@ -5,18 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-import torch
-
 from copyspec.budget import Budget, CostModel
 from copyspec.decoding.controller import LOSS_PER_TOKEN, DraftController
 from copyspec.decoding.divergence import DivergenceTracker
 from copyspec.decoding.meter import Meter
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
-from copyspec.drafters.base import Drafter, Riders, ScoredDraft, observes, wanted_layers, wants_states
+from copyspec.drafters.base import Drafter, ScoredDraft, observes, wanted_layers, wants_states
 from copyspec.sources import OUTPUT
 from copyspec.targets.base import Target
 from copyspec.targets.hooks.model_state import ModelState
-from copyspec.targets.hooks.states import RowStates
 from copyspec.tree import EMPTY, ROOT, DraftTree, Origin, fault
 from copyspec.verification.margins import Margin, best_two, check_picked
 from copyspec.verification.picking import Picker, Picks, ScoredPicks
@@ -158,20 +155,12 @@ class Row:
             self._lose_drafter(error)
             return None
 
-    def show(
-        self,
-        tree: DraftTree,
-        logits: torch.Tensor,
-        states: RowStates | None = None,
-        riders: Riders | None = None,
-        start: int = 0,
-    ) -> None:
-        """Pass the logits, [1 + m, V], and hidden states, [c + m, D], to a drafter that observes them; see
-        `ScoredDraft`."""
+    def show(self, scored: ScoredDraft) -> None:
+        """Pass what the target scored to a drafter that observes it."""
         drafter = self._drafter
         try:
             if drafter is not None and observes(drafter):
-                drafter.observe(ScoredDraft(tree, logits, states, riders, start))  # type: ignore[attr-defined]
+                drafter.observe(scored)  # type: ignore[attr-defined]
         except BaseException as error:
             self._lose_drafter(error)
 

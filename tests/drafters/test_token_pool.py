@@ -99,4 +99,4 @@ def test_nothing_is_read_back_for_drafters_that_do_not_ask() -> None:
     for drafter in (create(source, []), silent):
         row = Row(0, Request([7, 8], 4, SamplingOptions(), drafter=lambda made=drafter: made), target)  # type: ignore[misc]
         logits = torch.full((1, VOCAB_SIZE), float("nan"), device="meta")
-        row.show(DraftTree(), logits)  # reading a meta tensor would raise an error
+        row.show(ScoredDraft(DraftTree(), logits))  # reading a meta tensor would raise an error
