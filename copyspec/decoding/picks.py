@@ -41,12 +41,16 @@ class _Layout(NamedTuple):
 
 
 def picks_at_once(
-    pickers: Sequence[Picker], trees: Sequence[DraftTree], all_scores: Scores, rows: Sequence[int]
+    pickers: Sequence[Picker],
+    trees: Sequence[DraftTree],
+    all_scores: Scores,
+    rows: Sequence[int],
+    riders: Riders | None = None,
 ) -> list[ScoredPicks]:
     """Pick the tokens of these rows of the batch with a single read from the device.
 
     None of the rows may have a logit bias or `depends_on_history`.
-    `all_scores` are those of all rows of the batch; `pickers` and `trees` belong to `rows`.
+    `all_scores` are those of all rows of the batch; `pickers` and `trees` belong to `rows`: all, if there are `riders`.
     """
     logits = all_scores.logits
     layout = _lay_out(pickers, trees, np.array([all_scores.starts[row] for row in rows]), logits.device)
@@ -63,7 +67,8 @@ def picks_at_once(
             part = picker.perturb(part, noise[places[first:last]])
         parts.append(part)
     scores = parts[0] if len(parts) == 1 else torch.cat(parts)
-    tokens = scores.argmax(-1).tolist()
+    best = scores.argmax(-1)
+    tokens = _read(best, best.new_zeros(len(logits)).scatter(0, indices, best), riders) if riders else best.tolist()
     picks: list[ScoredPicks | None] = [None] * len(pickers)
     first = 0
     for row, size in zip(layout.order, layout.sizes, strict=True):
@@ -141,14 +146,20 @@ def _penalised(scores: torch.Tensor, pickers: Sequence[Picker], layout: _Layout)
 def ridden_picks(scores: Scores, riders: Riders) -> list[ScoredPicks]:
     """As `best_picks`, with what the riders have computed in the same read."""
     best = scores.logits.argmax(-1)
-    rides = [ride for rider, rows in riders.items() if (ride := rider.ride(rows, best)) is not None]
-    numbers = torch.cat([best.float(), *[part for part, _ in rides]]).tolist()  # float32 holds all ids below 2**24
-    tokens, at = list(map(int, numbers[: len(best)])), len(best)
+    tokens = _read(best, best, riders)
+    parts = zip(scores.starts, scores.sizes, strict=True)
+    return [ScoredPicks(tokens[start : start + size], scores.logits, start) for start, size in parts]
+
+
+def _read(tokens: torch.Tensor, by_place: torch.Tensor, riders: Riders) -> list[int]:
+    """Read picked tokens with what the riders compute behind them; `by_place` [N]: in the order of the scores."""
+    rides = [ride for rider, rows in riders.items() if (ride := rider.ride(rows, by_place)) is not None]
+    numbers = torch.cat([tokens.float(), *[part for part, _ in rides]]).tolist()  # float32 holds all ids below 2**24
+    at = len(tokens)
     for part, take in rides:
         take(numbers[at : at + len(part)])
         at += len(part)
-    parts = zip(scores.starts, scores.sizes, strict=True)
-    return [ScoredPicks(tokens[start : start + size], scores.logits, start) for start, size in parts]
+    return list(map(int, numbers[: len(tokens)]))
 
 
 JOINT_NUMBERS = 1 << 17
@@ -173,28 +184,32 @@ def pick(
     rows: Sequence[Row], trees: Sequence[DraftTree], scores: Scores, states: Sequence[RowStates] | None = None
 ) -> Sequence[Picks]:
     """Each row's picks. Tokens that do not depend on the walk are read from the device as one small tensor."""
-    is_plain = all([row.takes_argmax for row in rows])
-    riders: Riders | None = {} if is_plain and states is not None else None
+    is_plain, logits = all([row.takes_argmax for row in rows]), scores.logits
+    riders: Riders | None = None
+    if states is not None and (is_plain or all([_is_joint(row) for row in rows])):  # no other read of the picks
+        riders = {}
     for index, row in enumerate(rows):
         if row.can_observe:
             of_row = None if states is None else states[index]
             row.show(ScoredDraft(trees[index], scores[index], of_row, riders, scores.starts[index]))
     if is_plain:
         return ridden_picks(scores, riders) if riders else best_picks(scores)
-    logits = scores.logits
     pays = logits.device.type != "cpu" or (len(rows) > 1 and logits.numel() <= JOINT_NUMBERS)
     joint = [
-        index
-        for index, row in enumerate(rows)
-        if row.picker.is_joint and row.request.rule is None and (pays or row.picker.penalty != 1.0)
+        index for index, row in enumerate(rows) if _is_joint(row) and (pays or riders or row.picker.penalty != 1.0)
     ]
     picks: dict[int, Picks] = {}
     if joint:
         pickers = [rows[index].picker for index in joint]
-        picks |= zip(joint, picks_at_once(pickers, [trees[index] for index in joint], scores, joint), strict=True)
+        drafted = [trees[index] for index in joint]
+        picks |= zip(joint, picks_at_once(pickers, drafted, scores, joint, riders), strict=True)
     if len(picks) < len(rows):
         picks |= _picks_by_row(rows, trees, scores, [index for index in range(len(rows)) if index not in picks])
     return [picks[index] for index in range(len(rows))]
+
+
+def _is_joint(row: Row) -> bool:
+    return row.picker.is_joint and row.request.rule is None
 
 
 def _picks_by_row(

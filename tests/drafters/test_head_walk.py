@@ -265,7 +265,8 @@ def test_heads_that_ride_on_a_pass_read_what_they_read_after_it(
     """Behind the path that the picks accept, which the host does not know yet, and without waiting for the device."""
     as_on_a_gpu(monkeypatch)
     heads, draw, drawn = made(kind, tmp_path), random.Random(kind), torch.Generator().manual_seed(1)
-    contexts = [RowContext(list(range(size)), SamplingOptions(), size, VOCAB_SIZE) for size in (3, 30, 7)]
+    sampling = [SamplingOptions(heat, seed=size, sample=size % 2) for heat, size in ((0.0, 3), (0.7, 30), (1.2, 7))]
+    contexts = [RowContext(list(range(each.seed)), each, each.seed, VOCAB_SIZE) for each in sampling]
     pairs = [[HeadsPredictor(heads, context) for context in contexts] for _ in range(2)]
     trees, before, rides, accepted_nodes = [EMPTY] * 3, [2, 29, 6], 0, 0
     for number in range(8):
@@ -303,13 +304,14 @@ def test_heads_that_ride_on_a_pass_read_what_they_read_after_it(
                 for token, probability in expected[:-1]:
                     assert found[token] == pytest.approx(probability, abs=1e-3 if kind in EXPERTS else 1e-5)
         before = [0] * 3
-        counts = [draw.randrange(6) for _ in trees]
+        counts = [draw.randrange(1, 6) for _ in trees]
         trees = [
             DraftTree(
                 draw.sample(range(VOCAB_SIZE), count),
                 [draw.randrange(ROOT, node) for node in range(count)],
                 [0.5] * count,
                 [None] * count,
+                drafters=["heads"] * count,
             )
             for count in counts
         ]
@@ -318,16 +320,23 @@ def test_heads_that_ride_on_a_pass_read_what_they_read_after_it(
 
 @pytest.mark.parametrize("static", [None, STATIC], ids=["dynamic", "static"])
 @pytest.mark.parametrize(
-    ("kind", "copies"), [("recurrent", False), ("eagle", True), ("MiMo", False), ("dflash", False)]
+    ("kind", "copies", "heat"),
+    [
+        ("recurrent", False, 0.9),
+        ("eagle", True, 0.0),
+        ("recurrent", True, 0.9),
+        ("MiMo", False, 0.0),
+        ("dflash", False, 0.0),
+    ],
 )
 def test_one_read_of_the_host_per_pass(
-    kind: str, copies: bool, static: StaticOptions | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, copies: bool, heat: float, static: StaticOptions | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU: only the first draft of new words is read on its own. Outputs are those of plain decoding."""
     as_on_a_gpu(monkeypatch)
     model = mtp.write(kind, tmp_path) if kind in mtp.FAMILIES else tiny("llama", num_hidden_layers=6)
     heads = DraftHeads(load_mtp(model) if kind in mtp.FAMILIES else random_heads(kind), model)
-    target, requests = wrap(model, static=static), rows(0.0)
+    target, requests = wrap(model, static=static), rows(heat)
     expected = [tokens for tokens, _ in run(target, requests)]
     for request in requests:
         add_heads(request, heads, copies=copies)
@@ -348,8 +357,7 @@ def test_one_read_of_the_host_per_pass(
     assert [tokens for tokens, _ in drafted] == expected
     assert sum(stats.num_draft_tokens_per_source.get("heads", 0) for _, stats in drafted) > 0
     assert rides and max(rides) == 2
-    if not copies:
-        assert len(walks) <= 3  # when a row joins
+    assert len(walks) <= 3 + copies and len(rides) > 0.9 * len(passes)  # when a row joins, and where copies have ended
 
 
 def test_a_ride_that_fails_leaves_its_pass_alone(monkeypatch: pytest.MonkeyPatch) -> None:

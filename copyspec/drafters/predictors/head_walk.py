@@ -56,7 +56,8 @@ class Asked:
     before: int  # pairs of the row that precede these
     memory: PairMemoryRow | None  # None: heads that attend to no earlier pairs
     sampling: SamplingOptions
-    position: int  # of the next output token, by which noise is keyed
+    position: int
+    """Of the next output token, by which noise is keyed. Of a ride: of the first one that the pass picks."""
     tree: DraftTree
     """What is drafted already; its nodes are read, too. Of a ride: what the pass has read."""
     start: int = 0
@@ -200,12 +201,12 @@ def _read(table: Sequence[Sequence[float]], widths: Sequence[int]) -> list[Predi
     return of_rows
 
 
-def _keys(row: Asked, levels: int) -> npt.NDArray[np.int64]:
-    """The noise keys of a row's next tokens. [2, levels]"""
+def _keys(row: Asked, count: int) -> npt.NDArray[np.int64]:
+    """The noise keys of a row's next tokens. [2, count]"""
     sampling = row.sampling
     if sampling.is_greedy:
-        return np.zeros((2, levels), np.int64)
-    return position_keys(sampling.seed, sampling.sample, range(row.position, row.position + levels))
+        return np.zeros((2, count), np.int64)
+    return position_keys(sampling.seed, sampling.sample, range(row.position, row.position + count))
 
 
 def _drafted(trees: Sequence[DraftTree], levels: int, most: int) -> list[list[list[list[int]]]]:
@@ -304,9 +305,11 @@ class _Batch:
         )
         self.drafted = [level.view(2, len(asked), -1) for level in of_levels]
         """The nodes drafted already, level by level: parents, or -1 for padding, and tokens, [2, B, F]."""
+        later = 0  # tokens that a pass may add before the first that is drafted
         if picks is not None:
             on_device, deepest = along_trees.view(4, -1), max([depth for _, depth, _, _ in nodes])
             along, accepted = _accepted(picks, tokens, on_device, len(asked), deepest)
+            later = 1 + deepest
             last_at = earlier + accepted
             at = torch.minimum(at, last_at[rows]) if memory.ring else last_at  # padded with the last pair
             node = along[rows, at - earlier[rows]]
@@ -321,9 +324,12 @@ class _Batch:
         self._noise: tuple[torch.Tensor, torch.Tensor] | None = None
         """Keys of the rows' noise, [2, B, levels]; whether each row samples, and its temperature, [2, B, 1]."""
         if any(samples):
-            keys = torch.from_numpy(np.stack([_keys(row, levels) for row in asked], 1))
+            keys = sent(torch.from_numpy(np.stack([_keys(row, later + levels) for row in asked], 1)), device)
+            if later:
+                at = 1 + accepted[:, None] + torch.arange(levels, device=device)
+                keys = keys.gather(2, at.expand(2, -1, -1))
             heats = torch.tensor([samples, [row.sampling.temperature or 1.0 for row in asked]], device="cpu")
-            self._noise = sent(keys, device), sent(heats[..., None], device)
+            self._noise = keys, sent(heats[..., None], device)
 
     def likeliest(self, logits: torch.Tensor, level: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The most likely tokens after nodes of this level, [B, W, V'], and their probabilities. [B, W, K] each

@@ -217,10 +217,12 @@ class HeadsPredictor(CalibratedPredictor):
         """Keep the states of a forward pass until it is known which of its nodes was accepted last."""
         states, self.ridden = scored.states, None
         self._scored = None if states is None else scored
-        # Most drafts are followed by one of their kind: new words by new words.
-        if states is None or scored.riders is None or not self._was_read or any(scored.tree.origins):
+        # A draft with new words is followed by another one most of the time. What rides is not read behind the copies
+        # of that one: about 3 % fewer tokens a pass, against waiting for the device and for the launch of a walk.
+        is_new = self._was_read and self.kind in (scored.tree.drafters or ())
+        if states is None or scored.riders is None or not is_new or waits_for_nobody(states):
             return
-        if not waits_for_nobody(states) and scored.states_of(self._heads.layers) is not None:
+        if scored.states_of(self._heads.layers) is not None:
             scored.riders.setdefault(self._heads, []).append((self, scored))
 
     def accept(self, tokens: Sequence[int]) -> None:
