@@ -85,7 +85,7 @@ class DenseRetriever(Stored):
         encoded = self._encode_query = encode_query or own
         dimension = index.dimension
 
-        @lru_cache(_KEPT_QUERIES)  # no method, which would keep the retriever and its index in a cycle
+        @lru_cache(_KEPT_QUERIES)  # the cache of a method would keep the retriever and its index in a cycle
         def vector(query: str) -> Vectors:
             made: Vectors = checked(encoded([query]), dimension)[0]
             return made
@@ -173,7 +173,7 @@ class DenseRetriever(Stored):
         return made
 
     def write_files(self, index: Saving) -> tuple[str, dict[str, object]]:
-        """Write the files. Returns no fingerprint, and the facts for the manifest."""
+        """Write the files. Returns an empty fingerprint, and the facts for the manifest."""
         facts = self._index.write(index)
         index.strings("texts", self._texts)
         index.array("probe", self.query_vector(_PROBE))

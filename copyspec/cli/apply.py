@@ -41,14 +41,14 @@ def apply(
     *,
     paths: Annotated[
         list[str] | None,
-        typer.Argument(help="Files, or the folder that holds them. Default: this one. - is stdin.", show_default=False),
+        typer.Argument(help="Files, or their folder. Default: the current one. - is stdin.", show_default=False),
     ] = None,
     edit: Annotated[str | None, input_option("File with the edit. Default: stdin.", "--edit", "-e")] = None,
-    instruction: Annotated[str, model_option("What the edit does; without one, what to do.")] = "",
+    instruction: Annotated[str, model_option("What the edit does; without one, what to change.")] = "",
     replacing: Annotated[InPlace, "Output"],
     whole: Whole = False,
     stream: Annotated[
-        bool, output_option("Print it while a model writes it: check the exit code.", "--stream")
+        bool, output_option("Print the new version as a model writes it: check the exit code.", "--stream")
     ] = False,
     diff: AsDiff = False,
     check: Check = False,
@@ -102,7 +102,7 @@ def apply(
         pipeline = ApplyPipeline(loader(model, remote), replace(asked, drafts=not plain))
         try:
             if replacing.in_place and (count := finish_writing(root)) and not quiet:
-                echo(f"copyspec: an interrupted run is finished: {count} more files are written", err=True)
+                echo(f"copyspec: finished an interrupted run: wrote {count} more files", err=True)
             if stream or STDIN in paths:
                 (path,) = paths
                 data = sys.stdin.buffer.read() if path == STDIN else read_input(path)
@@ -127,7 +127,7 @@ def apply(
             raise
         except (OSError, FormatError, JournalError) as error:
             missing = [path for path in paths if path != STDIN and not os.path.lexists(path)]
-            if missing and isinstance(error, (FileNotFoundError, NoFileError)):  # other files may be made by the edit
+            if missing and isinstance(error, (FileNotFoundError, NoFileError)):  # the edit may create other files
                 raise UsageError(f"there is no file {missing[0]!r}") from error
             where = "the edit" if isinstance(error, EditError) else getattr(error, "filename", None)
             echo(f"copyspec: {reason(where, error) if where else error}", err=True)
@@ -142,7 +142,7 @@ def apply(
 
 
 def loader(named: NamedModel, remote: Remote | None) -> Callable[[], Engine] | Remote | None:
-    """The model that merges; None if none is named, as neither the bundled model nor SmolLM2 can."""
+    """The model that merges; None if none is named: the bundled model and SmolLM2 cannot merge."""
     if remote is not None:
         return remote
     return named.load if named.model or os.environ.get("COPYSPEC_MODEL") else None

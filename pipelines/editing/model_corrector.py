@@ -32,7 +32,7 @@ CHAT_ROOM = 256  # extra tokens for what chat models write around a text
 
 
 class ModelCorrector:
-    """A model that corrects texts by an instruction. The text is also what its output is expected to follow."""
+    """A model that corrects texts by an instruction. The text is also the edit source of its drafts."""
 
     def __init__(self, model: ModelLike | LanguageModel, options: ModelOptions | None = None) -> None:
         self.model = asked = model_of(model, corrects=True)
@@ -80,12 +80,12 @@ class ModelCorrector:
         return self.model.fluency
 
     def length(self, text: str) -> int:
-        """Number of tokens, or an upper bound for short texts: a text never has more tokens than bytes."""
+        """Number of tokens; for texts of at most `limit` bytes, that of bytes, as tokens are hardly ever more."""
         size = len(text.encode())
         return size if self.limit is not None and size <= self.limit else self.model.counted(text)
 
     def versions(self, texts: Iterable[str]) -> list[tuple[str, ...]]:
-        """The correction of each text, and versions with second choices (`versions.written_versions`)."""
+        """The correction of each text, and versions with less likely words (`versions.written_versions`)."""
         return written_versions(self, texts)
 
     def begun(self, text: str, output: str) -> str | list[dict[str, str]]:
@@ -155,7 +155,7 @@ class ModelCorrector:
         context = self.model.context
         limits = [self.options.segment_tokens] if self.options.segment_tokens else []
         if context is not None and self.is_encoder_decoder:
-            # Encoder and decoder hold one text each. Relative positions (T5) allow any length, but not beyond training.
+            # Encoder and decoder hold one text each. T5's positions allow any length, its training does not.
             limits.append(min(context - frame, int((context - OUTPUT_ROOM) / OUTPUT_GROWTH)))
         elif context is not None:
             room = CHAT_ROOM if self.chat else OUTPUT_ROOM
@@ -175,7 +175,7 @@ def output_limit(tokens: int, chat: bool) -> int:
 
 
 def cut(result: Result) -> Refusal:
-    """The refusal of an output that has no end, of a whole text."""
+    """The refusal for a whole text whose output was cut."""
     return Refusal("cut", f"{_why_cut(result)}: raise max_new_tokens, or edit it in parts")
 
 

@@ -37,13 +37,13 @@ LOOKAHEAD_CHARS = 4 << 20
 """Limits on what is read ahead of the first unfinished part, large enough that one slow text does not idle a batch."""
 
 MARKER_CHARS = LOOKAHEAD_CHARS // 64
-"""What a work without a part counts in LOOKAHEAD_CHARS. It ends a file, whose journal stays open until then."""
+"""What a marker counts in LOOKAHEAD_CHARS: it ends a file, whose journal stays open until the marker is yielded."""
 
 MEMO_TEXTS = 1024
 MEMO_CHARS = 1000
 """Repeated texts (headings, cells, lines of a log) are corrected once: limits on the texts remembered."""
 
-CONTEXT_CHARS = 400  # of the texts before one, which its language model reads
+CONTEXT_CHARS = 400  # of the preceding text, which the fluency model reads as context
 
 MAX_GROWTH, MAX_ROOM = 4, 8000
 """Maximum characters of an output: per character of the text, plus a constant for what chat models add around it. No
@@ -70,9 +70,9 @@ class Work(Generic[Owner]):
     part: Part | None = None
     journal: Outcomes | None = None
     document: Sequence[Part] | None = None
-    """The parts that tell of the document's words, the same object for all its parts. None: the part is a document."""
+    """Parts from which the document's words are taken, the same object with each of its parts. None: only this part."""
     whole: Part | None = None
-    """The part with the segments that a selection left out: the texts after them are judged behind them, too."""
+    """The part with all its segments: those that are not selected are context for the later ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,9 +335,9 @@ class _Run(Generic[Owner]):
         else:
             guards = self._options.guards
             if outcome.changes is None and guards.min_confidence:
-                self._warn("min_confidence cannot be had: the model gives no probabilities for its changes")
+                self._warn("min_confidence has no effect: the model gives no probabilities for its changes")
             elif outcome.changes is None and guards.precision and hasattr(self._corrector, "model"):
-                self._warn("precision cannot be had: the model gives no probabilities for its changes")
+                self._warn("precision has no effect: the model gives no probabilities for its changes")
             part, tolerance = slot.work.part, Tolerance(lost=outcome.lost)
             fluency = fluency_of(self._corrector)
             context = Context(slot.facts, outcome.changes, fluency and partial(fluency, task.before))

@@ -114,7 +114,7 @@ def paragraph_segment(
 
 
 def document_part(paragraphs: Iterable[tuple[str, Segment | Refusal | None]]) -> tuple[Part, list[int]]:
-    """One part with a line for each paragraph, of which the text and the segment are given, and where each begins."""
+    """Join paragraphs, each a text and its segment, into one part with a line for each; return also where these begin."""
     text, starts, at = [], list[int](), 0
     segments: list[Segment] = []
     refused: list[Refusal] = []

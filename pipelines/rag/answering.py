@@ -221,7 +221,7 @@ class DocumentAnswers:
 
 
 def _plain(written: str) -> str:
-    """What a model wrote, as `NOTHING` is compared with it."""
+    """What a model wrote, in the form that is compared with `NOTHING`."""
     return written.strip().lower().strip(".")
 
 

@@ -20,7 +20,7 @@ FIRST_CHARS = 40
 COMMONEST, MIN_WEIGHT = 50, 0.7
 """The 50 most common English words get this weight factor, because rarity in few documents is unreliable. From there
 the factor rises to 1 with the logarithm of the rank in `frequent_words.txt`."""
-FEWEST = 20  # texts
+FEWEST = 20  # least N in `TermRarity`
 _CODE = re.compile(r"`[^`]+`|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|\b\w+[._]\w+|\b[a-z]+[A-Z]\w*|--\w+|\b\w+[=(]")
 _NUMBER = re.compile(
     r"\d+|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred|thousand|"
@@ -38,9 +38,9 @@ _ASKED_BY = re.compile(
     # Chinese; not in names: 哪吒 (Nezha), 几内亚 (Guinea), 吗啡 (morphine)
     r"什[么麼](?:时候|時候)?|哪[里裡儿兒个個些]?(?!吒)|谁|誰|(?<!茶)[几幾](?![乎何内內率])|多少|"
     r"多(?=[高大长長久远遠深重])|怎[么麼]样?|如何|[为為](?:何|什[么麼])|何[时時]|(?<=有)何|是否|[吗嗎呢](?!\w)|"
-    # Japanese: a verb's last kana goes with its polite ending, which an answer has in another form
+    # Japanese: with a verb's polite ending also the kana before it, as an answer has the verb in another form
     r"いつ(?!も)|どこ|どれ|(?<![なほ])どの|どう(?:して|やって|すれば)|だれ|なぜ|なに|いく[らつ]|"
-    # where a run begins, else a surname: 何明, 何さん, 姓何
+    # where no word character precedes it, 何 may also be a surname: 何明, 何さん, 姓何
     rf"(?<![几幾任姓])何(?!さん|ちゃん|くん)(?:(?<=\w何)|(?=[{_AFTER_WHAT}]|[^一-鿿]|\Z))|"
     r"[ぁ-ん]?(?:です|でした|ます|ました|ません|でしょう)か|"
     # Thai
@@ -49,8 +49,8 @@ _ASKED_BY = re.compile(
 )
 """Question phrases, which do not occur in answers."""
 _PARTICLES = frozenset("的了是在はがをにでとのもへや")
-"""Chinese and Japanese words of one character whose English counterparts are in `STOP_WORDS`. In a run of kana they are
-parts of pairs, which are kept."""
+"""Chinese and Japanese words of one character whose English counterparts are in `STOP_WORDS`. Inside a longer run of
+kana they stay, as parts of pairs of characters."""
 _ASKS_NUMBER = re.compile(
     r"\b(how (?:many|much|deep|long|large|old|fast|far|high|often)|what times?|when|which (?:version|release|year)|"
     r"what (?:year|version)|default|last release)\b",

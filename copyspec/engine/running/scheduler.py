@@ -151,8 +151,8 @@ class CallScheduler:
         """Yield the outputs of the ticket's requests step by step, with the index of the request as row.
 
         Closing the iterator ends the rows within one step. An error of the ticket's own processors, criteria or
-        drafters is raised here and nowhere else. Raises TimeoutError when `timeout` seconds have been spent on making
-        the requests and since the first call.
+        drafters is raised here and nowhere else. Raises TimeoutError when the time that making the requests took and
+        the time since the first call exceed `timeout` seconds together.
         """
         limit = None if timeout is None else TimeLimit(timeout, ticket.preparing)
         if ticket.lane.driver == get_ident():
@@ -310,14 +310,14 @@ class CallScheduler:
                         waiter = ticket.wakeups.waiter()
                 if waiter is None:
                     outputs = self._drive(lane, ticket)
-                elif not ticket.is_cancelled:  # which needs no lock, so it may have come before the waiter
+                elif not ticket.is_cancelled:  # without the lock, so perhaps before there was a waiter
                     ticket.wakeups.wait(waiter, seconds)
         except BaseException:
             if claims:
                 with self._lock:
                     if lane.driver == get_ident():  # interrupted before or after the step
                         lane.driver = None
-                    lane.wake()  # the step may have ended without it
+                    lane.wake()  # the interrupted step may have woken nobody
             raise
         return outputs
 
@@ -346,7 +346,7 @@ class CallScheduler:
                     came = only.take()  # nobody else waits for this lane
                 else:
                     abandoned = self._abandoned(lane)
-                    if only is not None:  # others may wait for this step to end; after a worker's see `_has_work`
+                    if only is not None:  # others may wait for it to end; after a worker's step, see `_has_work`
                         lane.wake()
             for steps in (dropped, abandoned):
                 if steps is not None:

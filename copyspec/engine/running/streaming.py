@@ -17,6 +17,8 @@ from copyspec.text.replies.marks import split, unmarked, without_first
 from copyspec.text.replies.reader import KINDS
 from copyspec.text.stops import held_back
 
+__all__ = ["Assembly", "ChunkMaker", "RewindableSequence", "Stats"]  # the last two for users of `Assembly`
+
 
 class ChunkMaker:
     """Turns steps into chunks. The texts of a prompt's chunks concatenate to the text of its result."""
@@ -62,7 +64,7 @@ class _TextStream:
         self._detokenizer = codec.detokenizer(before) if self._reader is None else codec.marked_detokenizer(before)
         self._held = ""  # marked text, if the output has parts
         self._given = 0
-        self._parts = {kind: 0 for kind in KINDS}  # characters of each that were given
+        self._parts = {kind: 0 for kind in KINDS}  # characters of each that were yielded
         self._is_first = True
 
     def push(self, tokens: Sequence[int]) -> tuple[str, str, str]:
@@ -106,14 +108,11 @@ def _sources(job: Job, output: StepOutput) -> tuple[str | None, ...]:
     return tuple(names)
 
 
-__all__ = ["Assembly", "RewindableSequence", "Stats"]
-
-
 class Assembly:
     """Builds the chunks and the result of one output from tokens that are already final."""
 
     def __init__(self, job: Job) -> None:
-        """`job`: of the prompt that the result is for."""
+        """`job`: the prompt's, which gets the result."""
         self.job = job
         self._maker = ChunkMaker([job])
 

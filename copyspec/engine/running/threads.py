@@ -1,8 +1,8 @@
 """Runs forward passes: under the locks of their models and, on a CPU, on the best number of torch's threads.
 
-The threads of one pass synchronise some hundred times. If another program occupies a core, each of these waits may last
-a time slice of the operating system: two threads were 10 to 100 times slower than one with a busy program on each of
-two cores, and hardly faster on free cores for a small model. The number is therefore chosen by measuring passes that
+The threads of one pass synchronise about a hundred times. If another program occupies a core, each of these waits may
+last a time slice of the operating system: two threads were 10 to 100 times slower than one with a busy program on each
+of two cores, and hardly faster on free cores for a small model. The number is therefore chosen by measuring passes that
 run anyway: their times are compared between thread counts, and a pass that takes far longer than expected triggers a
 trial of fewer threads.
 """
@@ -75,7 +75,8 @@ class Load:
 
 
 def held_by_others(before: Load | None) -> float:
-    """Average number of cores other programs used since `before`, or in the last minute if that is too recent."""
+    """Average number of cores other programs used since `before`, or if that is too recent, the load of the
+    last minute, in which this process counts, too."""
     now = Load.read()
     if before is not None and now is not None and now.at - before.at >= MIN_LOOK:
         return max(0.0, (now.busy - before.busy) / (now.at - before.at))
@@ -90,7 +91,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SMALL = 32_000_000
-"""Number of parameters up to which a model starts with one thread, which reads its weights in some ten milliseconds. A
+"""Number of parameters up to which a model starts with one thread, which reads its weights in about ten milliseconds. A
 larger one starts with the program's threads less the cores that others use: on one thread a long prompt would take
 minutes."""
 
@@ -115,7 +116,7 @@ FREE = 1.2  # ratio of wall to processor time below which the core of this threa
 
 MEMORY = 0.6  # weight of earlier passes in the times that WAITING and FREE refer to
 FIRST_WAIT = 2.0  # seconds of passes before more threads are tried, so that short calls are not used for trials
-DOUBLED_WAIT = 60.0  # up to which that time doubles: a program that held a core for some minutes must not cost an hour
+DOUBLED_WAIT = 60.0  # up to which it doubles: after some minutes of a busy program trials must not be off for an hour
 MAX_WAIT = 600.0
 STAKE = 50.0  # seconds of passes before the next trial per second lost by the last one: at most 2 % overhead
 MIN_PASS = 1e-3  # seconds; shorter passes lose as much to starting threads as they gain
@@ -204,7 +205,7 @@ class ThreadChoice:
 
 
 class _Seen(threading.local):
-    """Marks threads that made a pass."""
+    """Whether a Python thread's own thread count has been read."""
 
     yes = False
 

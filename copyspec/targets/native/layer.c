@@ -1,4 +1,4 @@
-/* The function `layer`: a decoder layer of Llama's kind in one call.
+/* The function `layer`: a Llama-style decoder layer in one call.
 
    Between its seven products such a layer runs some forty operations on a few tokens, each of which costs more to start
    than to compute. Here its threads go through it together and wait for each other where a part needs all of the one
@@ -68,7 +68,7 @@ turn_token(const Layer *l, Py_ssize_t token)
     }
 }
 
-/* Blocks of MAX_QUERIES queries of one key head and row. */
+/* Number of blocks of MAX_QUERIES queries of one key head and row. */
 static Py_ssize_t
 blocks_of(const Layer *l, const Row *row)
 {
@@ -164,8 +164,8 @@ run_share(void *given)
     }
 }
 
-/* Lay out the scratch memory for MAX_ROWS tokens, and run the layer on so many at a time: a token attends to none after
-   it. Returns -1 if out of memory. */
+/* Lay out the scratch memory for MAX_ROWS tokens, and run the layer on that many at a time, which is possible as no
+   token attends to later ones. Returns -1 if out of memory. */
 static int
 run_all(Layer *l)
 {
@@ -219,7 +219,8 @@ run_all(Layer *l)
 
 #endif
 
-/* Check that the rows have all tokens of the pass, and that these fit into their buffers. */
+/* Check that the rows cover all tokens of the pass, and that these fit into their buffers, which have a slot to
+   spare. */
 static int
 check_rows(const Layer *l)
 {
@@ -242,7 +243,7 @@ check_rows(const Layer *l)
 
 const char layer_doc[] =
     "layer(y, x, tokens, parts, scaling, rows, threads)\n\n"
-    "Writes the output of a decoder layer of Llama's kind, [tokens, hidden] of float32, to the address y; x is the "
+    "Writes the output of a Llama-style decoder layer, [tokens, hidden] of float32, to the address y; x is the "
     "address of its input. parts: (products, norms, sizes, rotary); products: (weight, bias) of queries, keys, values, "
     "output, gate, up and down; norms: weights of the two RMSNorms, and those of queries and keys or None; sizes: "
     "(heads, key heads, head size, epsilon); rotary: (address of cosines, of sines, turned numbers). rows: int64 "

@@ -1,4 +1,4 @@
-/* A decoder layer of Llama's kind in float32, and the kernels that compute its parts beside the products. */
+/* A Llama-style decoder layer in float32, and the kernels that compute its parts beside the products. */
 
 #ifndef COPYSPEC_LAYER_H
 #define COPYSPEC_LAYER_H
