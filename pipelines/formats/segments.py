@@ -114,7 +114,7 @@ def paragraph_segment(
 
 
 def document_part(paragraphs: Iterable[tuple[str, Segment | Refusal | None]]) -> tuple[Part, list[int]]:
-    """Join paragraphs, each a text and its segment, into one part with a line for each; return also where these begin."""
+    """Join paragraphs, each a text and its segment, into one part, a line for each; return also where these begin."""
     text, starts, at = [], list[int](), 0
     segments: list[Segment] = []
     refused: list[Refusal] = []
