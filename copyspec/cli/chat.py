@@ -15,7 +15,7 @@ import typer
 from copyspec.cli.common import UsageError, panel, read, read_line
 from copyspec.cli.model_options import NamedModel
 from copyspec.cli.printing import echo
-from copyspec.cli.remote_options import ServerOptions, usage_told
+from copyspec.cli.remote_options import ServerOptions, usage_report
 
 if TYPE_CHECKING:
     from copyspec import Remote
@@ -77,7 +77,7 @@ def chat(
                 "copyspec generate continues a text with this one"
             )
         talk = Conversation(engine, options, system)
-    with usage_told(remote, quiet=not stats):
+    with usage_report(remote, quiet=not stats):
         return _talk(talk, add or (), spans, stats)
 
 

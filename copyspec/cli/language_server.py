@@ -306,7 +306,7 @@ def actions_of(uri: str, diagnosed: DiagnosedText, params: lsp.CodeActionParams)
             edit=lsp.WorkspaceEdit(changes={uri: [lsp.TextEdit(finding.range, replacement)]}),
         )
         for finding, replacement in pairs
-        if _meet(finding.range, params.range)
+        if _overlap(finding.range, params.range)
     ]
     if pairs:
         edits = [lsp.TextEdit(finding.range, replacement) for finding, replacement in pairs]
@@ -368,7 +368,7 @@ def _format(path: str, language: str, format: str | None, options: FormatOptions
         return format_of("-", FORMATS[language], options=options)
 
 
-def _meet(one: lsp.Range, other: lsp.Range) -> bool:
+def _overlap(one: lsp.Range, other: lsp.Range) -> bool:
     return _key(one.start) <= _key(other.end) and _key(other.start) <= _key(one.end)
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import copyspec
-from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, in_options, panel, quiet_libraries, read_line
+from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, panel, quiet_libraries, read_line, with_flags
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
 from copyspec.cli.model_options import NamedModel, model_option
 from copyspec.cli.printing import echo
-from copyspec.cli.remote_options import EmbedderServer, ServerOptions, embedder_of, usage_told
+from copyspec.cli.remote_options import EmbedderServer, ServerOptions, embedder_of, usage_report
 from copyspec.cli.showing import write_page
 from copyspec.common.checks import option
 
@@ -93,7 +93,7 @@ def rag(
         embedder = None if embedder_server is None else embedder_of(embedder_server, encoder, server.api_key_file)
         retriever, corpus = load_corpus(path, encode=embedder or encoder)
     except (ValueError, IndexFileError) as error:
-        raise UsageError(in_options(str(error), {"encode": "--encoder"})) from error
+        raise UsageError(with_flags(str(error), {"encode": "--encoder"})) from error
     engine: Engine | Remote | None = remote
     if calls_model:
         engine = model.load(corrects=True)
@@ -105,7 +105,7 @@ def rag(
     answerer = _Answerer(
         retriever, corpus, engine, instruction, max_new_tokens, stride, k, stream, json_output, html, is_list
     )
-    with usage_told(remote), closing(embedder) if embedder is not None else nullcontext():
+    with usage_report(remote), closing(embedder) if embedder is not None else nullcontext():
         if question is not None:
             raise typer.Exit(answerer.ask(question))
         status = 0
