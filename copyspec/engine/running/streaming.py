@@ -36,7 +36,7 @@ class ChunkMaker:
             sources = _sources(job, output)
             first = next((source for source in sources if source is not None), None)
             logprobs = tuple(job.logprobs[-len(output.tokens) :]) if output.tokens else ()
-            spans = partial(job.settled_spans, len(job.tokens))
+            spans = partial(job.final_spans, len(job.tokens))
             yield Chunk(
                 text,
                 tuple(output.tokens),
@@ -63,7 +63,7 @@ class _TextStream:
         codec, before = job.codec, job.before
         self._detokenizer = codec.detokenizer(before) if self._reader is None else codec.marked_detokenizer(before)
         self._held = ""  # marked text, if the output has parts
-        self._given = 0
+        self._yielded = 0
         self._parts = {kind: 0 for kind in KINDS}  # characters of each that were yielded
         self._is_first = True
 
@@ -72,7 +72,11 @@ class _TextStream:
         result = self._job.result
         if result is not None:
             reasoning, content = result.reasoning, result.content
-            return result.text[self._given :], reasoning[self._parts["reasoning"] :], content[self._parts["content"] :]
+            return (
+                result.text[self._yielded :],
+                reasoning[self._parts["reasoning"] :],
+                content[self._parts["content"] :],
+            )
         pending = self._held + self._detokenizer.push(tokens)
         text = pending if self._reader is None else unmarked(pending)
         strings = self._job.stop_strings
@@ -87,7 +91,7 @@ class _TextStream:
             shown = self._job.without_leading_space(whole)
             self._job.skipped = len(whole) - len(shown)
             piece = piece if self._reader is None else without_first(piece, self._job.skipped)
-        self._given += len(shown)
+        self._yielded += len(shown)
         if self._reader is None:
             self._parts["content"] += len(shown)
             return shown, "", shown
@@ -101,9 +105,9 @@ class _TextStream:
 def _sources(job: Job, output: StepOutput) -> tuple[str | None, ...]:
     """The source name of each token; None for the model's own."""
     names: list[str | None] = []
-    for place in output.origins:
-        origin = job.source_origin(place)
-        name = None if origin is None else "output" if origin.source == OUTPUT else job.sources[origin.source].name
+    for origin in output.origins:
+        mapped = job.source_origin(origin)
+        name = None if mapped is None else "output" if mapped.source == OUTPUT else job.sources[mapped.source].name
         names.append(name)
     return tuple(names)
 
