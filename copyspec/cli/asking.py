@@ -32,7 +32,7 @@ def colors(stream: object) -> bool:
 
 
 class ChangePrompt:
-    """Asks about every change on stdout and reads the answers from stdin; end of file means `q`."""
+    """A `Selection` that asks about every change on stdout and reads the answers from stdin; end of file means `q`."""
 
     identity = "asks"
 

@@ -94,8 +94,8 @@ class EditPipeline:
         check_type(isinstance(instruction, str), "instruction", instruction, "a str")
         if not instruction.strip():
             raise ValueError("the instruction is empty: say what to change")
-        asked = prompt_of(instruction, "{text}").split("{text}")
-        if self.model.own == BUNDLED and [" ".join(part.split()).casefold() for part in asked] != _KNOWN:
+        parts = prompt_of(instruction, "{text}").split("{text}")
+        if self.model.own == BUNDLED and [" ".join(part.split()).casefold() for part in parts] != _KNOWN:
             raise ValueError(
                 f"the bundled model does not know the instruction {instruction!r}: it knows only {INSTRUCTION!r}. "
                 f"Name a model that takes instructions, for example model={FOLLOWS!r}"
@@ -107,8 +107,8 @@ class EditPipeline:
             limit = output_limit(self.model.tokens(shown), self.model.is_chat)
         options = self.options
         how = Asking(system=options.system, drafts=options.drafts, draft_models=options.draft_models)
-        asked = Input(prompt, edit_source=shown, max_new_tokens=limit)
-        ((_, result),) = self.model.answers([asked], how)
+        request = Input(prompt, edit_source=shown, max_new_tokens=limit)
+        ((_, result),) = self.model.answers([request], how)
         return result
 
     def _edited(self, text: str, body: str, instruction: str, result: Result) -> Edited:

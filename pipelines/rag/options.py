@@ -51,7 +51,7 @@ class Speculation:
     sources: int = 8  # cached documents that drafts are copied from
 
 
-ON = Speculation()
+DEFAULT_SPECULATION = Speculation()
 
 
 def check_layout(options: LayoutOptions) -> Layout:

@@ -199,7 +199,7 @@ def holds_value(question: str, sentence: str) -> bool:
     return _VALUE.search(sentence, mark.end() if mark else 0) is not None
 
 
-def answer_bonus(question: str, sentence: str, asked: dict[str, float], split: Stems, above: str = "") -> float:
+def answer_bonus(question: str, sentence: str, term_weights: dict[str, float], split: Stems, above: str = "") -> float:
     """Return the bonus of a text for what it has besides words shared with the question. `above`: the question that the
     text answers, in a list of questions and answers."""
     bonus = 0.0
@@ -210,9 +210,9 @@ def answer_bonus(question: str, sentence: str, asked: dict[str, float], split: S
     if _ASKS_VERSION.search(question) and _VERSION.search(sentence):
         bonus += TYPE_BONUS
     beginning = (above or sentence)[:FIRST_CHARS]
-    if any(term in asked for first in cased_words(beginning)[:1] for term in split(first)):
+    if any(term in term_weights for first in cased_words(beginning)[:1] for term in split(first)):
         bonus += FIRST_BONUS
-    if set(asked) <= set(split(beginning)):
+    if set(term_weights) <= set(split(beginning)):
         bonus += TOPIC_BONUS
     return bonus
 

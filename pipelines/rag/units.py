@@ -212,10 +212,10 @@ def _blocks(text: str) -> list[_Block]:
         start, at = at, at + len(line)
         bare = line.strip()
         if start in contents and not fenced:
-            kind, begin, end = _closed(blocks, kind, begin, end)
+            kind, begin, end = _close_block(blocks, kind, begin, end)
             continue
         if _FENCE.match(line) and (fenced or not kind or "`" in line):
-            kind, begin, end = _closed(blocks, kind, begin, end)
+            kind, begin, end = _close_block(blocks, kind, begin, end)
             fenced = not fenced
             continue
         is_line = fenced or _TABLE.match(line) or bare.startswith((">>>", "$ "))
@@ -229,29 +229,30 @@ def _blocks(text: str) -> list[_Block]:
             and text[end:start].strip() == ""
             and (text[end:start].count("\n") > 1)
         ):
-            kind, begin, end = _closed(blocks, kind, begin, end)
+            kind, begin, end = _close_block(blocks, kind, begin, end)
         if not bare or _HEADING.match(line) or (_RULE.match(line) and not fenced):
             if kind == "text" and bare and _RULE.match(line) and "\n" not in text[begin:end].strip():
                 kind = ""  # the line above a rule is a heading
-            kind, begin, end = _closed(blocks, kind, begin, end)
+            kind, begin, end = _close_block(blocks, kind, begin, end)
         elif is_line:
-            kind, begin, end = _closed(blocks, kind, begin, end)
+            kind, begin, end = _close_block(blocks, kind, begin, end)
             if any(map(str.isalnum, bare)):
                 kind_of_line = "row" if _TABLE.match(line) and not fenced else "code"
                 blocks.append((start + indent, start + len(line.rstrip()), kind_of_line))
         elif _ITEM.match(line):
-            _closed(blocks, kind, begin, end)
+            _close_block(blocks, kind, begin, end)
             item = indent
             kind, begin, end = "item", start + indent, start + len(line.rstrip())
         elif kind:
             end = start + len(line.rstrip())
         else:
             kind, begin, end = "text", start + len(line) - len(line.lstrip()), start + len(line.rstrip())
-    _closed(blocks, kind, begin, end)
+    _close_block(blocks, kind, begin, end)
     return blocks
 
 
-def _closed(blocks: list[_Block], kind: str, begin: int, end: int) -> tuple[str, int, int]:
+def _close_block(blocks: list[_Block], kind: str, begin: int, end: int) -> tuple[str, int, int]:
+    """Append the open block, if there is one, and return the state without one."""
     if kind and begin < end:
         blocks.append((begin, end, kind))
     return "", 0, 0
