@@ -39,14 +39,14 @@ float_sums(const int rows, const float *x, const float *weight, Py_ssize_t in, A
         _mm_prefetch(ahead.at, _MM_HINT_T0);
         _mm_prefetch(ahead.at + 64, _MM_HINT_T0);
         ahead.at += ahead.step;
-        __m256 given[ROWS];
+        __m256 inputs[ROWS];
         for (int row = 0; row < rows; row++) {
-            given[row] = _mm256_loadu_ps(x + row * in + at);
+            inputs[row] = _mm256_loadu_ps(x + row * in + at);
         }
         for (int i = 0; i < OUTPUTS; i++) {
             __m256 weights = _mm256_loadu_ps(weight + i * in + at);
             for (int row = 0; row < rows; row++) {
-                sum[row][i] = _mm256_fmadd_ps(given[row], weights, sum[row][i]);
+                sum[row][i] = _mm256_fmadd_ps(inputs[row], weights, sum[row][i]);
             }
         }
     }
@@ -97,7 +97,7 @@ multiply(const Product *p, Py_ssize_t first, Py_ssize_t last)
             Ahead ahead = {next + row / ROWS * (p->in / 8) * step, step};
             SUMS[rows - 1](p->x + row * p->in, weight, p->in, ahead, sums);
             for (Py_ssize_t i = 0; i < rows; i++) {
-                finish(p, row + i, first, add_up(sums + OUTPUTS * i));
+                finish(p, row + i, first, horizontal_sums(sums + OUTPUTS * i));
             }
         }
     }
