@@ -126,10 +126,10 @@ def _surrounded(text: str, edit: Edit) -> tuple[str, Edit]:
 def _spaced(typed: str, was: str, becomes: str) -> str:
     """What was typed, with the white space of what it replaces where it has none itself: a deleted word goes with the
     space beside it, and an added one comes with it. Closing punctuation gets no space before it."""
-    shown = becomes if becomes.strip() else was
-    words = shown.strip()
+    replaced = becomes if becomes.strip() else was
+    words = replaced.strip()
     if not (words and typed.strip()):
         return typed
-    before, _, after = shown.partition(words)
+    before, _, after = replaced.partition(words)
     is_attached = typed[0].isspace() or _CLOSING.match(typed)
     return before * (not is_attached) + typed + after * (not typed[-1].isspace())

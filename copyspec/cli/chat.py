@@ -243,8 +243,8 @@ def _show_spans(talk: Conversation) -> None:
     for span in spans:
         assert talk.last is not None
         text = " ".join(talk.last.text[span.start_char : span.end_char].split())
-        shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
-        echo(f"  {span.place.source}: {shown}", err=True)
+        shortened = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+        echo(f"  {span.place.source}: {shortened}", err=True)
     if not spans:
         echo("  nothing was copied", err=True)
 

@@ -75,8 +75,8 @@ def edit(
     with usage_report(remote, quiet=quiet), quiet_log(quiet):
         pipeline = pipeline_of(model, replace(options, drafts=not plain), remote)
         pipeline.check(instruction)
-        shown = _NewVersions(in_place, suffix, output, whole, quiet, check)
-        changed, failed = _edit_files(pipeline, present, instruction, shown)
+        versions = _NewVersions(in_place, suffix, output, whole, quiet, check)
+        changed, failed = _edit_files(pipeline, present, instruction, versions)
     if failed or present != paths:
         return FAILED
     return CHANGED if changed and not (writes or whole) else 0
@@ -155,20 +155,22 @@ class _NewVersions:
             echo(line, err=True)
 
 
-def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, shown: _NewVersions) -> tuple[int, int]:
+def _edit_files(
+    pipeline: EditPipeline, paths: Sequence[str], instruction: str, versions: _NewVersions
+) -> tuple[int, int]:
     """Edit the files and count those that changed and those that failed."""
     from copyspec.cli.reports import LIMITS
     from copyspec.pipelines import decoded_text
 
     changed = failed = 0
-    shown.begin(paths)
+    versions.begin(paths)
     for path in paths:
         try:
             data = sys.stdin.buffer.read() if path == STDIN else read_input(path)
             text = decoded_text(data)
-            tried = shown.tried(path)
+            tried = versions.tried(path)
             edited = pipeline(text, instruction, path=path)
-            backup = shown.write(path, edited, data, tried) if edited.refusal is None else None
+            backup = versions.write(path, edited, data, tried) if edited.refusal is None else None
         except (OSError, ValueError) as error:
             echo(f"copyspec: {reason(path, error)}", err=True)
             failed += 1
@@ -177,12 +179,12 @@ def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, 
             echo(f"copyspec: {path} is left unchanged: {with_flags(edited.refusal.detail, LIMITS)}", err=True)
             failed += 1
             continue
-        shown.show(path, edited, backup)  # a failing stdout is not the file's failure: it ends the run
+        versions.show(path, edited, backup)  # a failing stdout is not the file's failure: it ends the run
         changed += edited.changed
         stats = edited.result.stats if edited.result is not None else None
         counters = "nothing to do"
         if stats is not None:
             passes = f" in {stats.num_passes} passes of the model" if stats.num_passes else ""
             counters = f"{stats.num_output_tokens} tokens{passes}"
-        shown.tell(f"{path}: {'changed' if edited.changed else 'unchanged'}, {counters}")
+        versions.tell(f"{path}: {'changed' if edited.changed else 'unchanged'}, {counters}")
     return changed, failed

@@ -135,7 +135,7 @@ def exchanged(left: Path, right: Path) -> bool:
     return bool(rename(_AT_HERE, os.fsencode(left), _AT_HERE, os.fsencode(right), _EXCHANGE) == 0)
 
 
-def kept_beside(temporary: Path, path: Path) -> Path:
+def keep_as_sibling(temporary: Path, path: Path) -> Path:
     """Give a finished file a permanent name beside the file it was made for; never overwrites a file."""
     return _named(temporary, (sibling_path(path, RESULT if n == 1 else f"{RESULT}-{n}") for n in itertools.count(1)))
 

@@ -160,19 +160,19 @@ class DocumentAnswers:
     ) -> Iterator[AnswerChunk]:
         """The answer that the model writes from the passages."""
         template = self._instruction or ANSWER_INSTRUCTION
-        shown = self._fitting(model, template, question, hits)
+        passages = self._fitting(model, template, question, hits)
         while True:
-            prompt = self._prompt(template, question, shown)
+            prompt = self._prompt(template, question, passages)
             try:
-                chunks = model.stream(prompt, [hit.text for hit in shown], self._max_new_tokens)
+                chunks = model.stream(prompt, [hit.text for hit in passages], self._max_new_tokens)
                 first = next(chunks)
                 break
             except PromptTooLongError:  # a server knows better than an estimate
-                if len(shown) == 1:
+                if len(passages) == 1:
                     raise
-                shown = shown[:-1]
-        written, shown_to, cited_to, result = "", 0, 0, None
-        texts = {hit.id: hit.text for hit in shown}
+                passages = passages[:-1]
+        written, yielded_chars, yielded_citations, result = "", 0, 0, None
+        texts = {hit.id: hit.text for hit in passages}
         stream = CitationStream(texts)
         with closing(chunks):
             for chunk in chain([first], chunks):
@@ -181,9 +181,9 @@ class DocumentAnswers:
                 if NOTHING.startswith(_plain(written)):
                     continue  # may become a refusal, which is no answer
                 border = stream.settle(written)
-                if border > shown_to:
-                    yield AnswerChunk(written[shown_to:border], tuple(stream.citations[cited_to:]))
-                    shown_to, cited_to = border, len(stream.citations)
+                if border > yielded_chars:
+                    yield AnswerChunk(written[yielded_chars:border], tuple(stream.citations[yielded_citations:]))
+                    yielded_chars, yielded_citations = border, len(stream.citations)
         cited = citations(written, texts)
         near = [
             citation
@@ -203,7 +203,7 @@ class DocumentAnswers:
             text, has_answer, has_answer and agrees, cited if has_answer else (), tuple(hits), result
         )
         if has_answer:
-            yield AnswerChunk(written[shown_to:], tuple(cited[cited_to:]))
+            yield AnswerChunk(written[yielded_chars:], tuple(cited[yielded_citations:]))
         yield AnswerChunk("", (), answer)
 
     def _fitting(self, model: LanguageModel, template: str, question: str, hits: list[Hit]) -> list[Hit]:
@@ -214,9 +214,9 @@ class DocumentAnswers:
 
         return hits[: 1 + bisect_right(range(2, len(hits) + 1), False, key=exceeds)]
 
-    def _prompt(self, template: str, question: str, shown: Sequence[Hit]) -> str:
+    def _prompt(self, template: str, question: str, passages: Sequence[Hit]) -> str:
         contexts = self._contexts
-        blocks = [f"{contexts[hit.id]}\n{hit.text}" if contexts is not None else hit.text for hit in shown]
+        blocks = [f"{contexts[hit.id]}\n{hit.text}" if contexts is not None else hit.text for hit in passages]
         return fill(template, question=question, passage="\n\n".join(blocks))
 
 

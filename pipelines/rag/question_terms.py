@@ -178,10 +178,10 @@ class _Factors:
             for place, word in enumerate(listed, 1):
                 part = max(0.0, math.log(place / COMMONEST)) / math.log(len(listed) / COMMONEST)
                 factors.setdefault(split(word)[0], MIN_WEIGHT + (1 - MIN_WEIGHT) * part)
-        self._found = factors
+        self._by_term = factors
 
     def __getitem__(self, term: str) -> float:
-        return self._found.get(term, 1.0)
+        return self._by_term.get(term, 1.0)
 
 
 def limits(text: str) -> set[str]:

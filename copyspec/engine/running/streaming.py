@@ -85,21 +85,21 @@ class _TextStream:
             piece, self._held = text[: len(text) - keep], text[len(text) - keep :]
         else:
             piece, self._held = split(pending, len(text) - keep)
-        shown = text[: len(text) - keep]
-        if shown and self._is_first:
-            self._is_first, whole = False, shown
-            shown = self._job.without_leading_space(whole)
-            self._job.skipped = len(whole) - len(shown)
+        new_text = text[: len(text) - keep]
+        if new_text and self._is_first:
+            self._is_first, whole = False, new_text
+            new_text = self._job.without_leading_space(whole)
+            self._job.skipped = len(whole) - len(new_text)
             piece = piece if self._reader is None else without_first(piece, self._job.skipped)
-        self._yielded += len(shown)
+        self._yielded += len(new_text)
         if self._reader is None:
-            self._parts["content"] += len(shown)
-            return shown, "", shown
+            self._parts["content"] += len(new_text)
+            return new_text, "", new_text
         pieces = list(self._reader.push(piece))
         reasoning, content = ("".join(part.text for part in pieces if part.kind == kind) for kind in KINDS)
         self._parts["reasoning"] += len(reasoning)
         self._parts["content"] += len(content)
-        return shown, reasoning, content
+        return new_text, reasoning, content
 
 
 def _sources(job: Job, output: StepOutput) -> tuple[str | None, ...]:

@@ -252,7 +252,7 @@ class Passes:
 
     locks: Callable[[], Sequence[threading.RLock]]
     counts: Threads | None = None  # None for a model that is not on a CPU
-    given: int | None = None  # the caller's thread count; None: the number measured to be fastest
+    num_threads: int | None = None  # the caller's thread count; None: the number measured to be fastest
 
     def run(self, call: Callable[[], T], locks: Sequence[threading.RLock] | None = None) -> T:
         """Run `call`, a forward pass or a part of one. `locks`: those to take before; None: all."""
@@ -265,7 +265,7 @@ class Passes:
             # __enter__ would leave a lock held forever.
             with locks[0]:
                 return self.run(call, locks[1:])
-        counts, wanted = self.counts, self.given
+        counts, wanted = self.counts, self.num_threads
         if counts is None:
             return call()
         own = torch.get_num_threads() if _SEEN.yes else _own()
