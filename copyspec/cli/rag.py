@@ -179,8 +179,8 @@ class _Answerer:
         if not answer.is_found:
             if answer.result is not None:
                 return self._nothing(question, "the model finds none in the passages")
-            beside = "too little of the question stands in or near any sentence"
-            return self._nothing(question, beside if holds else missing)
+            too_far = "too little of the question stands in or near any sentence"
+            return self._nothing(question, too_far if holds else missing)
         sources = [_Source.of(citation, answer.text, self.passages[citation.document]) for citation in answer.citations]
         text = answer.text if sources else answer.text.strip()
         view = _AnswerView(question, text, answer.is_sure, answer.result, sources)

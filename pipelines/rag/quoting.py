@@ -80,13 +80,13 @@ def answer(
     if not is_found:
         logger.warning("no passage shares a word with the question %r: passage %d is taken", question, best.id)
     if stride is None:
-        shown, language_model = {best.id: best.text}, model_of(model, corrects=True)
+        texts, language_model = {best.id: best.text}, model_of(model, corrects=True)
 
         def ask(passage: str) -> Result:
             return language_model.answer(quote_prompt(question, passage, instruction), [passage], max_new_tokens)
 
         result = ask(best.text)
-        if is_found and _misses_question(question, result, shown):
+        if is_found and _misses_question(question, result, texts):
             result = ask(_narrowed(question, best.text))
     else:
         from .iterative import IterativeRAG  # imports torch
@@ -95,8 +95,8 @@ def answer(
         with IterativeRAG(passages, model=correction_engine_of(model), instruction=layout, stride=stride) as pipeline:
             answered = pipeline(question, max_new_tokens=max_new_tokens, temperature=0.0)
         result, best = answered.result, answered.documents[0].hit
-        shown = {document.hit.id: document.hit.text for document in answered.documents}
-    if not is_found or _misses_question(question, result, shown):
+        texts = {document.hit.id: document.hit.text for document in answered.documents}
+    if not is_found or _misses_question(question, result, texts):
         logger.warning(
             "no answer: no content word of the question %r occurs in or next to the quoted sentences", question
         )
@@ -109,22 +109,22 @@ def answer(
         start=start if start >= 0 else None,
         end=start + len(text) if start >= 0 else None,
         result=result,
-        citations=_near_ones(question, text, shown),
+        citations=_near_ones(question, text, texts),
     )
 
 
-def _misses_question(question: str, result: Result, shown: Mapping[int, str]) -> bool:
+def _misses_question(question: str, result: Result, texts: Mapping[int, str]) -> bool:
     """Whether no quote of the result is near a word of the question."""
     text = result.content.strip()
-    return bool(citations(text, shown)) and not _near_ones(question, text, shown)
+    return bool(citations(text, texts)) and not _near_ones(question, text, texts)
 
 
-def _near_ones(question: str, text: str, shown: Mapping[int, str]) -> tuple[Citation, ...]:
-    cited = citations(text, shown)
+def _near_ones(question: str, text: str, texts: Mapping[int, str]) -> tuple[Citation, ...]:
+    cited = citations(text, texts)
     return tuple(
         citation
         for citation in cited
-        if is_near(question, shown[citation.document], citation.document_start, citation.document_end)
+        if is_near(question, texts[citation.document], citation.document_start, citation.document_end)
     )
 
 
