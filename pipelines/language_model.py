@@ -62,7 +62,7 @@ class LanguageModel(Protocol):
     def tokens(self, text: str) -> int:
         """Number of tokens of a text, or an estimate that is rather too high."""
 
-    def counted(self, text: str) -> int:
+    def count_tokens(self, text: str) -> int:
         """As `tokens`, counted if the model can be asked, which may take a request."""
 
     def frame(self, how: Asking) -> int:
@@ -74,7 +74,7 @@ class LanguageModel(Protocol):
     def fits(self, prompt: str) -> bool:
         """Whether a prompt fits into the context, as far as that is known."""
 
-    def beside(self, names: Sequence[str]) -> Mapping[str, LanguageModel]:
+    def load_correctors(self, names: Sequence[str]) -> Mapping[str, LanguageModel]:
         """Loads those of these models that write full corrections by themselves, for drafts to copy from."""
 
     def answers(self, inputs: Iterable[Input | None], how: Asking) -> Iterator[tuple[int, Result | NoAnswer]]:

@@ -183,7 +183,7 @@ class LocalModel:
     def tokens(self, text: str) -> int:
         return len(self.engine.codec.encode(text).ids)
 
-    def counted(self, text: str) -> int:
+    def count_tokens(self, text: str) -> int:
         return self.tokens(text)
 
     def frame(self, how: Asking) -> int:
@@ -208,7 +208,7 @@ class LocalModel:
             return False
         return True
 
-    def beside(self, names: Sequence[str]) -> Mapping[str, LocalModel]:
+    def load_correctors(self, names: Sequence[str]) -> Mapping[str, LocalModel]:
         device = str(self.engine.model.device)
         return {name: LocalModel(copyspec.load(name, device=device)) for name in names if corrects_by_itself(name)}
 

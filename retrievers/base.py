@@ -22,7 +22,7 @@ _FEW = 256  # up to this many scores, sorting all is faster than partitioning
 
 DEFAULT_K = 4  # default number of hits: as many passages as fit into a small model's prompt with the question
 
-ADDING = fork_safe(threading.RLock())
+ADD_LOCK = fork_safe(threading.RLock())
 """Held while texts are added to a retriever, or written: two additions at once would lose texts or mix up their ids.
 Reentrant, because a hybrid's addition includes those of its retrievers."""
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from rank_bm25 import BM25Okapi
 
 from . import files
-from .base import ADDING, DEFAULT_K, Folder, Hit, best, check_ids, check_k, check_query, check_texts, in_context
-from .places import Stored
+from .base import ADD_LOCK, DEFAULT_K, Folder, Hit, best, check_ids, check_k, check_query, check_texts, in_context
+from .places import SavedRetriever
 from .saving import Saving
 from .shortlist import Shortlist, WordShortlist
 from .terms import PLAIN, Split, query_splitter, split_fingerprint, splitter, splitter_name, words
@@ -37,7 +37,7 @@ FILES = ("texts", "words", *_ARRAYS)
 _FACTS: dict[str, tuple[type, ...]] = {"texts": (int,), "idf": (str,)}
 
 
-class BM25Retriever(Stored):
+class BM25Retriever(SavedRetriever):
     """Scores texts by the words that they share with the query (Okapi BM25 as in rank-bm25).
 
     `BM25Okapi.get_scores` looks every query word up in every text. Here an inverted index gives the texts of each
@@ -132,7 +132,7 @@ class BM25Retriever(Stored):
         """Add texts with their contexts. All scores change, because they depend on the statistics of all texts."""
         more = check_texts(texts)
         terms = [self._split(text) for text in in_context(more, contexts)]
-        with ADDING:
+        with ADD_LOCK:
             state = self._held
             statistics = state.statistics.copy()
             statistics.extend(terms)

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from copyspec.common.checks import check_type
 
 from . import files
-from .base import ADDING, DEFAULT_K, Folder, Hit, check_k, check_query, check_texts, in_context
+from .base import ADD_LOCK, DEFAULT_K, Folder, Hit, check_k, check_query, check_texts, in_context
 from .faiss_index import FaissIndex, FaissOptions
-from .places import Stored
+from .places import SavedRetriever
 from .saving import Saving
 from .shortlist import Shortlist, VectorShortlist
 from .vectors import (
@@ -47,7 +47,7 @@ _PROBE = "The quick brown fox jumps over the lazy dog."  # its vector identifies
 _SAME = 0.02  # tolerated relative change of that vector, as devices and precisions round differently
 
 
-class DenseRetriever(Stored):
+class DenseRetriever(SavedRetriever):
     """Finds the texts whose vectors have the highest scores with the query's: inner products, or with `metric="l2"`
     negative squared distances. For cosine similarity use an encoder that normalises.
 
@@ -85,7 +85,7 @@ class DenseRetriever(Stored):
         encoded = self._encode_query = encode_query or own
         dimension = index.dimension
 
-        @lru_cache(_KEPT_QUERIES)  # no method, which would keep the retriever and its index in a cycle
+        @lru_cache(_KEPT_QUERIES)  # the cache of a method would keep the retriever and its index in a cycle
         def vector(query: str) -> Vectors:
             made: Vectors = checked(encoded([query]), dimension)[0]
             return made
@@ -139,7 +139,7 @@ class DenseRetriever(Stored):
 
     def append(self, texts: list[str], vectors: NDArray[np.float32]) -> None:
         """Add texts and their vectors, [n, D], from `encoded`."""
-        with ADDING:
+        with ADD_LOCK:
             before = self._texts
             self._texts = [*before, *texts]  # first: a search in another thread may find the new vectors at once
             try:
@@ -152,11 +152,11 @@ class DenseRetriever(Stored):
         """Make a retriever of other texts with an index of the same kind.
 
         `kept`: for each text its id here, whose vector is reused, or None."""
-        held_by = self._index
+        old_index = self._index
         index: VectorIndex = (
-            FaissIndex(held_by.dimension, metric=held_by.metric, options=held_by.options)
-            if isinstance(held_by, FaissIndex)
-            else ExactIndex(held_by.dimension, metric=held_by.metric)
+            FaissIndex(old_index.dimension, metric=old_index.metric, options=old_index.options)
+            if isinstance(old_index, FaissIndex)
+            else ExactIndex(old_index.dimension, metric=old_index.metric)
         )
         made = DenseRetriever.__new__(DenseRetriever)
         made._set_up(self._encode, self._encode_query, index)
@@ -167,13 +167,13 @@ class DenseRetriever(Stored):
             vectors[[place for place, _ in pairs]] = self._index.vectors([number for _, number in pairs])
         new = [place for place, number in enumerate(kept) if number is None]
         if new:
-            shown = in_context(made._texts, contexts)
-            vectors[new] = checked(self._encode([shown[place] for place in new]), index.dimension)
+            encoded_texts = in_context(made._texts, contexts)
+            vectors[new] = checked(self._encode([encoded_texts[place] for place in new]), index.dimension)
         index.add(vectors)
         return made
 
     def write_files(self, index: Saving) -> tuple[str, dict[str, object]]:
-        """Write the files. Returns no fingerprint, and the facts for the manifest."""
+        """Write the files. Returns an empty fingerprint, and the facts for the manifest."""
         facts = self._index.write(index)
         index.strings("texts", self._texts)
         index.array("probe", self.query_vector(_PROBE))

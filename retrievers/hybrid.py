@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from copyspec.common.checks import check_number, check_retriever, check_type, plain_value
 
 from . import bm25, dense, files
-from .base import ADDING, DEFAULT_K, Folder, Hit, Retriever, best, check_ids, check_k, check_query, check_texts
+from .base import ADD_LOCK, DEFAULT_K, Folder, Hit, Retriever, best, check_ids, check_k, check_query, check_texts
 from .bm25 import BM25Retriever
 from .dense import DenseRetriever, Encode
-from .places import Stored
+from .places import SavedRetriever
 from .saving import Saving
 from .terms import Split
 
@@ -28,7 +28,7 @@ DEPTH = 100
 """Ranks of each retriever that count. Later ones would add less than half of what the first adds, in noisy order."""
 
 
-class HybridRetriever(Stored):
+class HybridRetriever(SavedRetriever):
     """Ranks texts by the sum of 1 / (60 + rank) over the rankings of several retrievers of the same texts.
 
     Word search finds names and rare terms, vector search finds paraphrases; ranks need no common scale of scores. The
@@ -116,7 +116,7 @@ class HybridRetriever(Stored):
         # Encoders first, without the lock: they are slow, and if one fails, none of the retrievers has the texts.
         dense = [retriever for retriever in self._retrievers if isinstance(retriever, DenseRetriever)]
         vectors = [retriever.encoded(more, contexts) for retriever in dense]
-        with ADDING:
+        with ADD_LOCK:
             self._check_lengths()
             for retriever, encoded in zip(dense, vectors, strict=True):
                 retriever.append(more, encoded)

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from . import files
-from .base import ADDING, Folder, Retriever
+from .base import ADD_LOCK, Folder, Retriever
 from .passages import Passage
 from .saving import Saving, saving
 
@@ -56,7 +56,7 @@ def keep_places(index: Saving, texts: Sequence[str]) -> None:
                 index.strings("retriever", stored.strings("retriever"))
 
 
-class Stored(Retriever, ABC):
+class SavedRetriever(Retriever, ABC):
     """A retriever that saves itself; its `load` enters `files.opened(folder, kind)` and gives that to its `read`."""
 
     kind: ClassVar[str]
@@ -74,7 +74,7 @@ class Stored(Retriever, ABC):
     def write(self, index: Saving) -> None:
         """Write the files into `index`, and commit it with all that was written to it before, or with the places of the
         texts that the folder holds."""
-        with ADDING:
+        with ADD_LOCK:
             made_with, facts = self.write_files(index)
             keep_places(index, self.texts)
         index.commit(self.kind, made_with, facts)

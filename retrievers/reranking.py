@@ -114,8 +114,8 @@ class RerankingRetriever(Retriever):
         """Return the results of `search` for each query, with one batched search of the base."""
         wanted = check_k(k)
         results = []
-        asked = check_texts(queries, "queries")
-        for query, hits in zip(asked, self.base.search_batch(asked, self.depth), strict=True):
+        checked = check_texts(queries, "queries")
+        for query, hits in zip(checked, self.base.search_batch(checked, self.depth), strict=True):
             hits = sorted(hits, key=lambda hit: hit.id)
             scores = self._scores(query, [hit.text for hit in hits])
             results.append([Hit(hits[i].id, float(scores[i]), hits[i].text) for i in best(scores, wanted)])

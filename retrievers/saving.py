@@ -4,7 +4,7 @@ A folder holds one index, whose `manifest.json` names all its files (texts, vect
 the folder's lock, writes files with names derived from their content, replaces the manifest last, and then removes
 files that only the previous index used.
 
-`places.Stored` is the base of the retrievers that write one.
+`places.SavedRetriever` is the base of the retrievers that write one.
 """
 
 from __future__ import annotations

@@ -174,8 +174,8 @@ class Stems:
     def query(self, text: str) -> list[str]:
         """Split a query into terms."""
         cased = cased_words(text)
-        asked = [word for word in cased if word.lower() not in self._stop_words] or cased
-        return [stem for word in asked for part in _parts(word) for stem in self.spelt(part)]
+        content_words = [word for word in cased if word.lower() not in self._stop_words] or cased
+        return [stem for word in content_words for part in _parts(word) for stem in self.spelt(part)]
 
     def spelt(self, word: str) -> list[str]:
         """Return the stem of a lower-case word, and those of its other spellings."""

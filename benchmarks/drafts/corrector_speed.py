@@ -74,9 +74,9 @@ class _FirstChoices:
     is_encoder_decoder = True  # so that its outputs are not continued
 
     def __init__(self, corrector: ModelCorrector) -> None:
-        self._corrector, self.begun = corrector, corrector.begun
+        self._corrector, self.prefilled_prompt = corrector, corrector.prefilled_prompt
 
-    def continued(self, inputs: Iterable[Input]) -> Iterator[tuple[int, str]]:
+    def continuations(self, inputs: Iterable[Input]) -> Iterator[tuple[int, str]]:
         return iter(())
 
     def scored(self, texts: Iterable[str | None], logprobs: int | None) -> Iterator[tuple[int, Outcome]]:

@@ -25,7 +25,7 @@ import typer
 from typer.main import get_command
 
 import copyspec
-from copyspec.cli.common import FAILED, USAGE, in_options
+from copyspec.cli.common import FAILED, USAGE, with_flags
 from copyspec.cli.config import defaults
 from copyspec.cli.ending import ended_by_signals
 from copyspec.cli.options import with_options
@@ -147,7 +147,7 @@ def _run(arguments: list[str]) -> int:
         # The library raises ValueError and TypeError for invalid options, LoadError for models, and ServerError for
         # those of a server. These two are recognised by their names: `--help` should not import their modules.
         if isinstance(error, (ValueError, TypeError)) or type(error).__name__ in ("LoadError", "ServerError"):
-            return _fail(in_options(_one_line(error), _options_of(arguments)), USAGE)
+            return _fail(with_flags(_one_line(error), _options_of(arguments)), USAGE)
         expected = isinstance(error, OSError)
         return _fail(_one_line(error) + ("" if expected else " (copyspec -v COMMAND ... shows where)"), FAILED)
     if code == INTERRUPTED:

@@ -17,16 +17,16 @@ from copyspec.cli.common import (
     STDIN,
     UsageError,
     check_stdout,
-    in_options,
     quiet_log,
     read,
     read_prompt,
+    with_flags,
 )
 from copyspec.cli.correcting import reason
 from copyspec.cli.correction_options import AsDiff, Check, InPlace, Plain, Quiet, Whole, input_option, output_option
 from copyspec.cli.model_options import MergingModel, NamedModel, model_option
 from copyspec.cli.printing import echo, echo_bytes, flush_stdout
-from copyspec.cli.remote_options import ServerOptions, usage_told
+from copyspec.cli.remote_options import ServerOptions, usage_report
 from copyspec.common.filesystem import read_input
 from copyspec.pipelines import ApplyOptions
 
@@ -41,20 +41,20 @@ def apply(
     *,
     paths: Annotated[
         list[str] | None,
-        typer.Argument(help="Files, or the folder that holds them. Default: this one. - is stdin.", show_default=False),
+        typer.Argument(help="Files, or their folder. Default: the current one. - is stdin.", show_default=False),
     ] = None,
     edit: Annotated[str | None, input_option("File with the edit. Default: stdin.", "--edit", "-e")] = None,
-    instruction: Annotated[str, model_option("What the edit does; without one, what to do.")] = "",
-    replacing: Annotated[InPlace, "Output"],
+    instruction: Annotated[str, model_option("What the edit does; without one, what to change.")] = "",
+    target: Annotated[InPlace, "Output"],
     whole: Whole = False,
     stream: Annotated[
-        bool, output_option("Print it while a model writes it: check the exit code.", "--stream")
+        bool, output_option("Print the new version as a model writes it: check the exit code.", "--stream")
     ] = False,
     diff: AsDiff = False,
     check: Check = False,
     model: Annotated[MergingModel, "Model"],
     server: Annotated[ServerOptions, "Server"],
-    asked: Annotated[ApplyOptions, "Model"],
+    options: Annotated[ApplyOptions, "Model"],
     plain: Plain = False,
     quiet: Quiet = False,
 ) -> int:
@@ -82,27 +82,27 @@ def apply(
 
     paths = paths or []
     folders = [path for path in paths if os.path.isdir(path)]
-    is_asked = bool(instruction) and edit is None
-    if STDIN in paths and (replacing.in_place or len(paths) > 1 or (edit in (None, STDIN) and not is_asked)):
+    from_instruction = bool(instruction) and edit is None
+    if STDIN in paths and (target.in_place or len(paths) > 1 or (edit in (None, STDIN) and not from_instruction)):
         raise UsageError("- is stdin: it must be the only file, without -i, and the edit in a file: --edit FILE")
-    if sum((replacing.in_place, whole or stream, diff, check)) > 1:
+    if sum((target.in_place, whole or stream, diff, check)) > 1:
         raise UsageError("-i, --whole (or --stream), --diff and --check are different outputs; give one")
-    if folders and (len(paths) > 1 or is_asked):
+    if folders and (len(paths) > 1 or from_instruction):
         raise UsageError(f"{folders[0]!r} is a folder: give it alone, with an edit, or name files")
-    if (is_asked and not paths) or (stream and len(paths) != 1):
+    if (from_instruction and not paths) or (stream and len(paths) != 1):
         raise UsageError(f"{'--stream' if stream else '--instruction'} needs a file: name one")
-    suffix = replacing.suffix(paths, in_place=replacing.in_place)
+    suffix = target.suffix(paths, in_place=target.in_place)
     check_stdout([path for path in [*paths, edit or STDIN] if path not in folders])
     text = ""
-    if not is_asked:
+    if not from_instruction:
         text = read_prompt(STDIN, None) if edit is None or edit == STDIN else read(Path(edit), "--edit")
-    remote = server.remote(model, {"--draft-model": asked.draft_models})
+    remote = server.remote(model, {"--draft-model": options.draft_models})
     root = Path(folders[0] if folders else ".")
-    with usage_told(remote, quiet=quiet), quiet_log(quiet):
-        pipeline = ApplyPipeline(loader(model, remote), replace(asked, drafts=not plain))
+    with usage_report(remote, quiet=quiet), quiet_log(quiet):
+        pipeline = ApplyPipeline(loader(model, remote), replace(options, drafts=not plain))
         try:
-            if replacing.in_place and (count := finish_writing(root)) and not quiet:
-                echo(f"copyspec: an interrupted run is finished: {count} more files are written", err=True)
+            if target.in_place and (count := finish_writing(root)) and not quiet:
+                echo(f"copyspec: finished an interrupted run: wrote {count} more files", err=True)
             if stream or STDIN in paths:
                 (path,) = paths
                 data = sys.stdin.buffer.read() if path == STDIN else read_input(path)
@@ -121,13 +121,13 @@ def apply(
                 outcomes = list(apply_to_files(pipeline, text, root, files, instruction))
             is_refused = any(outcome.applied.refusal is not None for outcome in outcomes)
             backups = list[Path]()
-            if replacing.in_place and not is_refused:
+            if target.in_place and not is_refused:
                 backups = write_files([outcome.change for outcome in outcomes if outcome.is_changed], root, suffix)
         except (ConnectionError, LoadError):  # of the model, not of the files
             raise
         except (OSError, FormatError, JournalError) as error:
             missing = [path for path in paths if path != STDIN and not os.path.lexists(path)]
-            if missing and isinstance(error, (FileNotFoundError, NoFileError)):  # other files may be made by the edit
+            if missing and isinstance(error, (FileNotFoundError, NoFileError)):  # the edit may create other files
                 raise UsageError(f"there is no file {missing[0]!r}") from error
             where = "the edit" if isinstance(error, EditError) else getattr(error, "filename", None)
             echo(f"copyspec: {reason(where, error) if where else error}", err=True)
@@ -135,14 +135,14 @@ def apply(
         _tell(outcomes, backups, is_refused, quiet)
         if is_refused:
             return FAILED
-        if not (replacing.in_place or check or stream):
+        if not (target.in_place or check or stream):
             _print(outcomes, whole)
     is_changed = any(outcome.is_changed for outcome in outcomes)
-    return CHANGED if is_changed and not (replacing.in_place or whole or stream) else 0
+    return CHANGED if is_changed and not (target.in_place or whole or stream) else 0
 
 
 def loader(named: NamedModel, remote: Remote | None) -> Callable[[], Engine] | Remote | None:
-    """The model that merges; None if none is named, as neither the bundled model nor SmolLM2 can."""
+    """The model that merges; None if none is named: the bundled model and SmolLM2 cannot merge."""
     if remote is not None:
         return remote
     return named.load if named.model or os.environ.get("COPYSPEC_MODEL") else None
@@ -183,7 +183,7 @@ def _tell(outcomes: Sequence[FileApplied], backups: Sequence[Path], is_refused: 
     for outcome in outcomes:
         refusal = outcome.applied.refusal
         if refusal is not None:
-            detail = in_options(refusal.detail, {name: f"--{name.replace('_', '-')}" for name in _NAMED})
+            detail = with_flags(refusal.detail, {name: f"--{name.replace('_', '-')}" for name in _NAMED})
             detail = detail.replace("give a model", "name a model (--model or --server)")
             echo(f"copyspec: {outcome.path} is left unchanged: {detail}", err=True)
         elif not quiet:

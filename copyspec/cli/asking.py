@@ -23,7 +23,7 @@ q  leave it out, and everything that follows
 ?  this list"""
 
 _CONTEXT = 160  # characters shown on each side, within the line
-_CLOSING = re.compile(r"[.,;:!?…)\]}]+[\"'”’»]*(?:\s|\Z)")  # marks that follow a word directly; no ".gitignore"
+_CLOSING = re.compile(r"[.,;:!?…)\]}]+[\"'”’»]*(?:\s|\Z)")  # punctuation after a word; not the dot of ".gitignore"
 
 
 def colors(stream: object) -> bool:
@@ -32,7 +32,7 @@ def colors(stream: object) -> bool:
 
 
 class ChangePrompt:
-    """Asks about every change on stdout and reads the answers from stdin; end of file means `q`."""
+    """A `Selection` that asks about every change on stdout and reads the answers from stdin; end of file means `q`."""
 
     identity = "asks"
 
@@ -42,7 +42,7 @@ class ChangePrompt:
         self._has_quit = False
 
     def part(self, path: str, part: Part) -> Part:
-        """The part, without segments if nothing of it will be asked about, so that no model is asked either."""
+        """The part; without segments if the user has declined all its changes, so that no model looks for any."""
         is_left_out = self._has_quit or (path == self._path and self._for_file is False)
         return replace(part, segments=()) if is_left_out else part
 
@@ -110,7 +110,7 @@ class ChangePrompt:
 
 
 def _surrounded(text: str, edit: Edit) -> tuple[str, Edit]:
-    """The line of an edit, of a long one the words around the edit, and the edit in what is shown."""
+    """The text shown for an edit, its line or, of a long one, the words around it; and the edit with offsets there."""
     begin, end = text.rfind("\n", 0, edit.start) + 1, text.find("\n", edit.end)
     before, after = text[begin : edit.start], text[edit.end : len(text) if end < 0 else end]
     if len(before) > _CONTEXT:
@@ -124,12 +124,12 @@ def _surrounded(text: str, edit: Edit) -> tuple[str, Edit]:
 
 
 def _spaced(typed: str, was: str, becomes: str) -> str:
-    """What was typed, with the white space around the words that it stands for, where it has none itself: a deleted
-    word goes with the space beside it, and an added one comes with it. Closing punctuation gets no space before it."""
-    shown = becomes if becomes.strip() else was
-    words = shown.strip()
+    """What was typed, with the white space of what it replaces where it has none itself: a deleted word goes with the
+    space beside it, and an added one comes with it. Closing punctuation gets no space before it."""
+    replaced = becomes if becomes.strip() else was
+    words = replaced.strip()
     if not (words and typed.strip()):
         return typed
-    before, _, after = shown.partition(words)
+    before, _, after = replaced.partition(words)
     is_attached = typed[0].isspace() or _CLOSING.match(typed)
     return before * (not is_attached) + typed + after * (not typed[-1].isspace())

@@ -15,7 +15,7 @@ import typer
 from copyspec.cli.common import UsageError, panel, read, read_line
 from copyspec.cli.model_options import NamedModel
 from copyspec.cli.printing import echo
-from copyspec.cli.remote_options import ServerOptions, usage_told
+from copyspec.cli.remote_options import ServerOptions, usage_report
 
 if TYPE_CHECKING:
     from copyspec import Remote
@@ -77,7 +77,7 @@ def chat(
                 "copyspec generate continues a text with this one"
             )
         talk = Conversation(engine, options, system)
-    with usage_told(remote, quiet=not stats):
+    with usage_report(remote, quiet=not stats):
         return _talk(talk, add or (), spans, stats)
 
 
@@ -243,8 +243,8 @@ def _show_spans(talk: Conversation) -> None:
     for span in spans:
         assert talk.last is not None
         text = " ".join(talk.last.text[span.start_char : span.end_char].split())
-        shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
-        echo(f"  {span.place.source}: {shown}", err=True)
+        shortened = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+        echo(f"  {span.place.source}: {shortened}", err=True)
     if not spans:
         echo("  nothing was copied", err=True)
 

@@ -152,7 +152,7 @@ def as_json(value: object, *, indent: int | None = 2) -> str:
     return json.dumps(value, ensure_ascii=not is_utf8, indent=indent)
 
 
-def in_options(message: str, options: Mapping[str, str]) -> str:
+def with_flags(message: str, options: Mapping[str, str]) -> str:
     """Replace the Python argument names in a library message with command line options.
 
     `options` maps argument names to options; other names stay. An ordinary word is replaced only before "=", and at the

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import copyspec
-from copyspec.cli.common import CHANGED, FAILED, STDIN, USAGE, UsageError, as_json, cause, in_options, quiet_log
+from copyspec.cli.common import CHANGED, FAILED, STDIN, USAGE, UsageError, as_json, cause, quiet_log, with_flags
 from copyspec.cli.ending import Ended
 from copyspec.cli.model_options import NamedModel
 from copyspec.cli.options import option_names
@@ -66,14 +66,14 @@ class ReportOptions:
             raise UsageError(f"--list {self.listed!r}: name one of {', '.join(LISTS)}")
         if self.stats not in (None, "text", "json"):
             raise UsageError(f"--stats {self.stats!r}: text or json")
-        asked = {"--diff": self.diff, "--check": self.check, "--list": self.listed, "--explain": self.explain}
-        looking = [option for option, value in asked.items() if value is not None and value is not False]
-        if len(looking) > 1:
-            raise UsageError(f"{' and '.join(looking)} both only report changes; give one")
-        if looking and self.writes:
-            raise UsageError(f"{looking[0]} writes nothing; leave -i, -o and --patch out")
-        shown = [name for name in ("edits", "html", "m2") if str(getattr(self, name)) == STDIN]
-        if len(shown) + self.diff + self.asks + (self.listed is not None) > 1:
+        views = {"--diff": self.diff, "--check": self.check, "--list": self.listed, "--explain": self.explain}
+        chosen = [option for option, value in views.items() if value is not None and value is not False]
+        if len(chosen) > 1:
+            raise UsageError(f"{' and '.join(chosen)} both only report changes; give one")
+        if chosen and self.writes:
+            raise UsageError(f"{chosen[0]} writes nothing; leave -i, -o and --patch out")
+        on_stdout = [name for name in ("edits", "html", "m2") if str(getattr(self, name)) == STDIN]
+        if len(on_stdout) + self.diff + self.asks + (self.listed is not None) > 1:
             raise UsageError("one of --diff, --list, --patch, --edits -, --html - and --m2 - can use stdout")
 
     @property
@@ -154,17 +154,17 @@ class ReportOptions:
         return CHANGED if self.only_looks and self.explain is None and total.files_changed else 0
 
 
-def corrector_of(model: NamedModel, asked: ModelOptions, remote: Remote | None = None) -> Corrector:
+def corrector_of(model: NamedModel, options: ModelOptions, remote: Remote | None = None) -> Corrector:
     """Load the model, unless it is `remote`. Raises UsageError if it cannot be loaded or used."""
     from copyspec.pipelines import ModelCorrector
 
     if remote is not None:
-        return ModelCorrector(remote, asked)
+        return ModelCorrector(remote, options)
     from copyspec.models.aliases import corrector_from
 
     try:
         engine = model.load(corrects=True)
-        corrector = ModelCorrector(engine, asked)
+        corrector = ModelCorrector(engine, options)
     except (copyspec.LoadError, copyspec.UnsupportedModelError) as error:
         raise UsageError(str(error)) from error
     trained = None if model.adapter is not None else corrector_from(engine.name)
@@ -289,7 +289,7 @@ def _tell_backup(report: FileReport, suffix: str | None, report_options: ReportO
 def reason(path: str, error: Exception) -> str:
     """The error in one line that names the file."""
     message = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    message = in_options(" ".join(message.split()), _options())
+    message = with_flags(" ".join(message.split()), _options())
     named = getattr(error, "filename", None)
     if isinstance(named, str) and named not in message and os.path.realpath(named) != os.path.realpath(path):
         message = f"{named!r}: {message}"  # the error is about an output

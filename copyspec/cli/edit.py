@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from copyspec.cli.common import CHANGED, FAILED, STDIN, UsageError, check_outputs, check_stdout, in_options, quiet_log
+from copyspec.cli.common import CHANGED, FAILED, STDIN, UsageError, check_outputs, check_stdout, quiet_log, with_flags
 from copyspec.cli.correcting import reason
 from copyspec.cli.correction_options import AsDiff, Check, InPlace, Plain, Quiet, Whole, output_option
 from copyspec.cli.model_options import NamedModel, model_option
 from copyspec.cli.printing import echo, echo_bytes, flush_stdout
-from copyspec.cli.remote_options import ServerOptions, usage_told
+from copyspec.cli.remote_options import ServerOptions, usage_report
 from copyspec.common.filesystem import read_input
 from copyspec.pipelines import EditOptions
 
@@ -30,7 +30,7 @@ def edit(
     *,
     paths: Annotated[list[str], typer.Argument(help="Text or code; - is stdin.", show_default=False)],
     instruction: Annotated[str, model_option("What to do; {text} marks where the file goes, by default at the end.")],
-    replacing: Annotated[InPlace, "Output"],
+    target: Annotated[InPlace, "Output"],
     output: Annotated[
         Path | None, output_option("Write the new version to this file; - is stdout.", "--output", "-o")
     ] = None,
@@ -39,7 +39,7 @@ def edit(
     check: Check = False,
     model: Annotated[NamedModel, "Model"],
     server: Annotated[ServerOptions, "Server"],
-    asked: Annotated[EditOptions, "Model"],
+    options: Annotated[EditOptions, "Model"],
     plain: Plain = False,
     quiet: Quiet = False,
 ) -> int:
@@ -50,14 +50,14 @@ def edit(
     empty, or --check found changes; 2: wrong usage; 3: a file could not be read, does not fit, or its new version did
     not come to an end: it stays as it was, and the others are done.
     """
-    in_place = replacing.in_place
+    in_place = target.in_place
     if output is not None and (in_place or len(paths) != 1):
         raise UsageError("--output is for one file, without -i")
     if str(output) == STDIN:  # "-" is stdout
         output, whole = None, True
     if STDIN in paths and (in_place or len(paths) != 1):
         raise UsageError("- is stdin: it must be the only input, without -i")
-    suffix = replacing.suffix(paths, in_place=in_place)
+    suffix = target.suffix(paths, in_place=in_place)
     writes = in_place or output is not None
     if sum((writes, whole, diff, check)) > 1:
         raise UsageError("-i or -o, --whole, --diff and --check are different outputs; give one")
@@ -71,22 +71,22 @@ def edit(
             echo(f"copyspec: {path}: {os.strerror(errno.ENOENT)}", err=True)
     if not present:
         return FAILED
-    remote = server.remote(model, {"--draft-model": asked.draft_models})
-    with usage_told(remote, quiet=quiet), quiet_log(quiet):
-        pipeline = pipeline_of(model, replace(asked, drafts=not plain), remote)
+    remote = server.remote(model, {"--draft-model": options.draft_models})
+    with usage_report(remote, quiet=quiet), quiet_log(quiet):
+        pipeline = pipeline_of(model, replace(options, drafts=not plain), remote)
         pipeline.check(instruction)
-        shown = _NewVersions(in_place, suffix, output, whole, quiet, check)
-        changed, failed = _edit_files(pipeline, present, instruction, shown)
+        versions = _NewVersions(in_place, suffix, output, whole, quiet, check)
+        changed, failed = _edit_files(pipeline, present, instruction, versions)
     if failed or present != paths:
         return FAILED
     return CHANGED if changed and not (writes or whole) else 0
 
 
-def pipeline_of(model: NamedModel, asked: EditOptions, remote: Remote | None = None) -> EditPipeline:
+def pipeline_of(model: NamedModel, options: EditOptions, remote: Remote | None = None) -> EditPipeline:
     """Load the model, unless it is `remote`."""
     from copyspec.pipelines import EditPipeline
 
-    return EditPipeline(remote if remote is not None else model.load(), asked)
+    return EditPipeline(remote if remote is not None else model.load(), options)
 
 
 class _NewVersions:
@@ -155,34 +155,36 @@ class _NewVersions:
             echo(line, err=True)
 
 
-def _edit_files(pipeline: EditPipeline, paths: Sequence[str], instruction: str, shown: _NewVersions) -> tuple[int, int]:
+def _edit_files(
+    pipeline: EditPipeline, paths: Sequence[str], instruction: str, versions: _NewVersions
+) -> tuple[int, int]:
     """Edit the files and count those that changed and those that failed."""
     from copyspec.cli.reports import LIMITS
     from copyspec.pipelines import decoded_text
 
     changed = failed = 0
-    shown.begin(paths)
+    versions.begin(paths)
     for path in paths:
         try:
             data = sys.stdin.buffer.read() if path == STDIN else read_input(path)
             text = decoded_text(data)
-            tried = shown.tried(path)
+            tried = versions.tried(path)
             edited = pipeline(text, instruction, path=path)
-            backup = shown.write(path, edited, data, tried) if edited.refusal is None else None
+            backup = versions.write(path, edited, data, tried) if edited.refusal is None else None
         except (OSError, ValueError) as error:
             echo(f"copyspec: {reason(path, error)}", err=True)
             failed += 1
             continue
         if edited.refusal is not None:
-            echo(f"copyspec: {path} is left unchanged: {in_options(edited.refusal.detail, LIMITS)}", err=True)
+            echo(f"copyspec: {path} is left unchanged: {with_flags(edited.refusal.detail, LIMITS)}", err=True)
             failed += 1
             continue
-        shown.show(path, edited, backup)  # a failing stdout is not the file's failure: it ends the run
+        versions.show(path, edited, backup)  # a failing stdout is not the file's failure: it ends the run
         changed += edited.changed
         stats = edited.result.stats if edited.result is not None else None
         counters = "nothing to do"
         if stats is not None:
             passes = f" in {stats.num_passes} passes of the model" if stats.num_passes else ""
             counters = f"{stats.num_output_tokens} tokens{passes}"
-        shown.tell(f"{path}: {'changed' if edited.changed else 'unchanged'}, {counters}")
+        versions.tell(f"{path}: {'changed' if edited.changed else 'unchanged'}, {counters}")
     return changed, failed

@@ -15,7 +15,7 @@ from copyspec.cli.correction_options import InPlace, Plain, Quiet, guard_option,
 from copyspec.cli.inputs import check_terminal, inputs_of, words_of
 from copyspec.cli.model_options import NamedModel
 from copyspec.cli.narrowing import narrow_inputs
-from copyspec.cli.remote_options import Concurrency, ServerOptions, usage_told
+from copyspec.cli.remote_options import Concurrency, ServerOptions, usage_report
 from copyspec.pipelines import FormatOptions, GuardOptions, ModelOptions
 
 
@@ -46,7 +46,7 @@ def gec(
     output: Annotated[
         Path | None, output_option("Write the corrected file here instead of to stdout (-).", "--output", "-o")
     ] = None,
-    replacing: Annotated[InPlace, "Output"],
+    target: Annotated[InPlace, "Output"],
     report: Annotated[ReportOptions, "Output"],
     guards: Annotated[GuardOptions, "Guards"],
     words: Annotated[
@@ -55,7 +55,7 @@ def gec(
     model: Annotated[NamedModel, "Model"],
     server: Annotated[ServerOptions, "Server"],
     concurrency: Concurrency = 32,
-    asked: Annotated[ModelOptions, "Model"],
+    options: Annotated[ModelOptions, "Model"],
     segmenter: Annotated[str, run_option("How text is split into sentences: builtin, pysbd or none.")] = "builtin",
     resume: Annotated[
         bool | None, run_option("Continue an interrupted run, or start afresh.", "--resume/--no-resume")
@@ -93,14 +93,14 @@ def gec(
     if format is not None and format not in FORMATS:
         raise UsageError(f"--format {format!r}: name one of {', '.join(FORMATS)}")
     reports = {"--edits": report.edits, "--html": report.html, "--m2": report.m2}
-    in_place = replacing.in_place
+    in_place = target.in_place
     if str(output) == STDIN:  # stdout, the default
         if in_place or patch or len(paths) != 1:
             raise UsageError("--output - is stdout: give one file, without --in-place and --patch")
         output = None
     check_outputs({"--output": output, **reports}, [*(words or ()), apply])
     in_place = in_place or (patch and output is None)
-    suffix = replacing.suffix(paths, in_place=in_place)
+    suffix = target.suffix(paths, in_place=in_place)
     files = FileOptions(
         format=format, format_options=form, in_place=in_place, backup=suffix, output=output, resume=resume
     )
@@ -114,9 +114,9 @@ def gec(
     check_terminal(inputs, format, report)
     check_stdout(inputs)
     check_outputs(reports, inputs)
-    remote = server.remote(model, {"--draft-model": asked.draft_models}, concurrency=concurrency)
-    make = partial(corrector_of, model, replace(asked, drafts=not plain), remote)
+    remote = server.remote(model, {"--draft-model": options.draft_models}, concurrency=concurrency)
+    make = partial(corrector_of, model, replace(options, drafts=not plain), remote)
     is_filter = len(inputs) == 1 and (report.shows_text or output is not None)
     inputs, selections = narrow_inputs(inputs, since, kinds, asks=patch, keeps_unchanged=is_filter, place=place)
-    with usage_told(remote, quiet=quiet):
+    with usage_report(remote, quiet=quiet):
         return max(least_code, run_files(inputs, files, run, report, make, selections, apply))

@@ -15,7 +15,7 @@ from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
 from copyspec.cli.model_options import NamedModel
 from copyspec.cli.printing import echo
 from copyspec.cli.prompt_options import Prompt, PromptTexts
-from copyspec.cli.remote_options import ServerOptions, usage_told
+from copyspec.cli.remote_options import ServerOptions, usage_report
 from copyspec.cli.showing import comparison_dict, comparison_text, print_coloured, print_notes, watch, write_page
 from copyspec.common.checks import option
 
@@ -142,7 +142,7 @@ def generate(
         from copyspec.client.dialects import OPTIONS
 
         options = {name: value for name, value in options.items() if name in OPTIONS}
-    with usage_told(remote, quiet=not stats):
+    with usage_report(remote, quiet=not stats):
         if watched and sys.stdout.isatty():
             result = _watched(text, sources, options, model)
         elif streams or watched:

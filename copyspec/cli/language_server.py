@@ -47,10 +47,10 @@ FORMATS |= {"latex": "latex", "tex": "latex", "git-commit": "txt", "mail": "txt"
 """The format for an editor's language id, for files whose name does not tell it."""
 
 MEMORY = 1 << 14
-"""Number of paragraphs remembered, so that unchanged paragraphs are not given to the model again: those of a book."""
+"""Number of paragraphs remembered, so that unchanged ones are not given to the model again. Enough for a book."""
 
 MAX_MESSAGE = 1 << 28
-"""Bytes of a message; no editor opens a text as large."""
+"""Bytes of a message; no editor opens a text that large."""
 
 _LINE_END = re.compile(r"\r\n?|\n")
 
@@ -134,7 +134,8 @@ class _NotWantedError(Exception):
 
 
 class _Interrupted:
-    """A cache whose `add` ends the check when its text is not wanted any longer: parts are finished many at a time."""
+    """A cache whose `add` ends the check once its text is outdated. It is called for each paragraph, while the runner
+    yields parts only in groups."""
 
     def __init__(self, cache: OutcomeCache, is_wanted: Callable[[], bool]) -> None:
         self._held, self._is_wanted = cache, is_wanted
@@ -158,7 +159,7 @@ class DiagnosedText:
 
 
 class OpenTexts:
-    """Checks texts in a thread of its own, the one that was opened or changed last first."""
+    """Checks texts in a worker thread, the most recently opened or changed one first."""
 
     def __init__(self, checker: Checker) -> None:
         self._checker = checker
@@ -198,13 +199,13 @@ class OpenTexts:
         return edits if self.is_latest(uri, number) else None
 
     def stop(self) -> None:
-        """End all checks after the paragraph at work."""
+        """End all checks after the current paragraph."""
         self._is_stopped = True
         self._pool.shutdown(wait=False)
 
 
 class BoundedInput:
-    """The editor's messages. Memory for a message is taken before it has arrived."""
+    """The editor's messages, of limited size: memory is allocated by the length that a message announces."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -235,7 +236,7 @@ def make_server(texts: OpenTexts, delay: float) -> LanguageServer:
     by_uri: dict[str, DiagnosedText] = {}
 
     async def look(uri: str, seconds: float) -> None:
-        """Check a text after `seconds`, unless it changes before."""
+        """Check a text after `seconds`, unless it changes first."""
         number = texts.changed(uri)
         await asyncio.sleep(seconds)
         if not texts.is_latest(uri, number):
@@ -305,7 +306,7 @@ def actions_of(uri: str, diagnosed: DiagnosedText, params: lsp.CodeActionParams)
             edit=lsp.WorkspaceEdit(changes={uri: [lsp.TextEdit(finding.range, replacement)]}),
         )
         for finding, replacement in pairs
-        if _meet(finding.range, params.range)
+        if _overlap(finding.range, params.range)
     ]
     if pairs:
         edits = [lsp.TextEdit(finding.range, replacement) for finding, replacement in pairs]
@@ -367,7 +368,7 @@ def _format(path: str, language: str, format: str | None, options: FormatOptions
         return format_of("-", FORMATS[language], options=options)
 
 
-def _meet(one: lsp.Range, other: lsp.Range) -> bool:
+def _overlap(one: lsp.Range, other: lsp.Range) -> bool:
     return _key(one.start) <= _key(other.end) and _key(other.start) <= _key(one.end)
 
 

@@ -23,7 +23,7 @@ def mcp(
     ] = Path(),
     model: Annotated[MergingModel, "Model"],
     server: Annotated[ServerOptions, "Server"],
-    asked: Annotated[ApplyOptions, "Model"],
+    options: Annotated[ApplyOptions, "Model"],
 ) -> int:
     """Serve the tool apply_edit to an agent, over stdin and stdout: it applies edits to the files of a folder.
 
@@ -38,6 +38,6 @@ def mcp(
     from copyspec.pipelines import ApplyPipeline, edit_tool
 
     served = MCPServer("copyspec", log_level="WARNING")
-    served.add_tool(edit_tool(ApplyPipeline(loader(model, server.remote(model)), asked), folder, ToolError))
+    served.add_tool(edit_tool(ApplyPipeline(loader(model, server.remote(model)), options), folder, ToolError))
     served.run("stdio")
     return 0

@@ -55,8 +55,8 @@ def list_models() -> None:
         )
     except LoadError:
         chosen = corrector = "none"
-    beside = f" (gec: {corrector})" if corrector != chosen else ""
-    echo(f"\nWithout --model: {chosen}{beside}. {_OTHERS}")
+    for_gec = f" (gec: {corrector})" if corrector != chosen else ""
+    echo(f"\nWithout --model: {chosen}{for_gec}. {_OTHERS}")
 
 
 @models.command()

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import copyspec
-from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, in_options, panel, quiet_libraries, read_line
+from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, panel, quiet_libraries, read_line, with_flags
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
 from copyspec.cli.model_options import NamedModel, model_option
 from copyspec.cli.printing import echo
-from copyspec.cli.remote_options import EmbedderServer, ServerOptions, embedder_of, usage_told
+from copyspec.cli.remote_options import EmbedderServer, ServerOptions, embedder_of, usage_report
 from copyspec.cli.showing import write_page
 from copyspec.common.checks import option
 
@@ -93,7 +93,7 @@ def rag(
         embedder = None if embedder_server is None else embedder_of(embedder_server, encoder, server.api_key_file)
         retriever, corpus = load_corpus(path, encode=embedder or encoder)
     except (ValueError, IndexFileError) as error:
-        raise UsageError(in_options(str(error), {"encode": "--encoder"})) from error
+        raise UsageError(with_flags(str(error), {"encode": "--encoder"})) from error
     engine: Engine | Remote | None = remote
     if calls_model:
         engine = model.load(corrects=True)
@@ -105,7 +105,7 @@ def rag(
     answerer = _Answerer(
         retriever, corpus, engine, instruction, max_new_tokens, stride, k, stream, json_output, html, is_list
     )
-    with usage_told(remote), closing(embedder) if embedder is not None else nullcontext():
+    with usage_report(remote), closing(embedder) if embedder is not None else nullcontext():
         if question is not None:
             raise typer.Exit(answerer.ask(question))
         status = 0
@@ -179,11 +179,11 @@ class _Answerer:
         if not answer.is_found:
             if answer.result is not None:
                 return self._nothing(question, "the model finds none in the passages")
-            beside = "too little of the question stands in or near any sentence"
-            return self._nothing(question, beside if holds else missing)
+            too_far = "too little of the question stands in or near any sentence"
+            return self._nothing(question, too_far if holds else missing)
         sources = [_Source.of(citation, answer.text, self.passages[citation.document]) for citation in answer.citations]
         text = answer.text if sources else answer.text.strip()
-        shown = _AnswerView(question, text, answer.is_sure, answer.result, sources)
+        view = _AnswerView(question, text, answer.is_sure, answer.result, sources)
         if self.html is not None:
             from copyspec.views.provenance_page import provenance_page
 
@@ -192,7 +192,7 @@ class _Answerer:
             )
             write_page(self.html, page)
         if str(self.html) != STDIN:
-            echo(self._json(shown) if self.json_output else shown.lines(self.stream))
+            echo(self._json(view) if self.json_output else view.lines(self.stream))
         if not sources and not self.json_output:
             echo("nothing in this answer is quoted verbatim from the passages", err=True)
         return 0
@@ -210,14 +210,14 @@ class _Answerer:
         )
         if not self.stream:
             return answers(question)
-        answer, begins, shown = None, 0, 0
+        answer, begins, num_cited = None, 0, 0
         for chunk in answers.stream(question):
             at = 0
-            for number, cited in enumerate(chunk.citations, shown + 1):
+            for number, cited in enumerate(chunk.citations, num_cited + 1):
                 echo(f"{chunk.text[at : cited.end - begins]} [{number}]", end="")
                 at = cited.end - begins
             echo(chunk.text[at:], end="", flush=True)
-            begins, shown = begins + len(chunk.text), shown + len(chunk.citations)
+            begins, num_cited = begins + len(chunk.text), num_cited + len(chunk.citations)
             answer = chunk.answer
         assert answer is not None
         if answer.text:
@@ -245,9 +245,9 @@ class _Answerer:
         echo(f"no answer found: {why}", err=self.json_output or not self.is_list)
         return 1
 
-    def _json(self, shown: _AnswerView) -> str:
+    def _json(self, view: _AnswerView) -> str:
         """The answer as JSON; on one line if there are several questions."""
-        return as_json(shown.to_dict(), indent=None if self.is_list else 2)
+        return as_json(view.to_dict(), indent=None if self.is_list else 2)
 
 
 def _provenance(answer: str, citations: Sequence[Citation], passages: Sequence[Passage]) -> Provenance:

@@ -75,7 +75,7 @@ def _key(url: str, file: Path | None) -> str:
 
 
 @contextmanager
-def usage_told(remote: Remote | None, *, quiet: bool = False) -> Iterator[None]:
+def usage_report(remote: Remote | None, *, quiet: bool = False) -> Iterator[None]:
     """Say at the end of the block, however it ends, what the server has counted."""
     try:
         yield

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from copyspec.cli.common import STDIN, in_options
+from copyspec.cli.common import STDIN, with_flags
 from copyspec.cli.printing import console, echo, echo_bytes, flush_stdout
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class UnreadableReporter:
         refusal = next((refusal for refusal in done.refused if refusal.reason in UNREADABLE), None)
         if refusal is not None and self._reported != path:
             self._reported = path
-            detail = in_options(refusal.detail, {"encoding": "--encoding"})
+            detail = with_flags(refusal.detail, {"encoding": "--encoding"})
             self._tell(f"copyspec: {path} {detail}; such parts are left unchanged")
 
     def end(self, report: FileReport) -> None:
@@ -139,7 +139,7 @@ class RefusalLogger:
             before = piece.segment.start
             checked = piece.checked
             for refusal in checked.dropped or filter(None, [checked.refusal]):
-                self._log(f"{path}:{line}: left out ({refusal.reason}): {in_options(refusal.detail, LIMITS)}")
+                self._log(f"{path}:{line}: left out ({refusal.reason}): {with_flags(refusal.detail, LIMITS)}")
         if done.part.is_verbatim:
             self._line += done.part.text.count("\n")
 

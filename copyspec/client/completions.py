@@ -187,7 +187,7 @@ class Completions:
 
         future = self._sender.start(read())
         written, thought, finish, usage = "", "", "", dict[str, int]()
-        answered = reading.ThoughtSplitter()
+        thoughts, answered = reading.CharacterJoiner(), reading.ThoughtSplitter()
         try:
             while (event := events.get()) is not None:
                 if isinstance(event, BaseException):
@@ -197,11 +197,13 @@ class Completions:
                     delta = choice.get("delta") or {}
                     finish = choice.get("finish_reason") or finish
                     new, said = reading.texts_of(delta)
+                    new = thoughts.push(new)
                     more, content = answered.push(said or str(delta.get("refusal") or ""))
                     thought, written = thought + new + more, written + content
                     if new or more or content:
                         yield Chunk(content, (), reasoning=new + more, content=content)
             more, content = answered.finish()
+            more = thoughts.push("", is_last=True) + more
             thought, written = thought + more, written + content
             if not finish:
                 raise ServerError(f"{self.url}: the answer broke off")

@@ -27,9 +27,9 @@ class TokenCounter:
         size = len(str(body).encode("utf-8", "replace"))
         if not self._counts or size > MOST_BYTES * (context or MOST_COUNTED):
             return None
-        address, asked = f"{self._sender.url.removesuffix('/v1')}/tokenize", {"model": model, **body}
+        address, request = f"{self._sender.url.removesuffix('/v1')}/tokenize", {"model": model, **body}
         try:
-            _, data = self._sender.run(self._sender.until_answered(lambda: self._sender.post(address, asked), PROBES))
+            _, data = self._sender.run(self._sender.until_answered(lambda: self._sender.post(address, request), PROBES))
             count = json.loads(data)["count"]
             if type(count) is int and count >= 0:
                 return count

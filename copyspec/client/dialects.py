@@ -178,8 +178,8 @@ class ChatRequest:
     def sources(self) -> list[SourceText]:
         """The texts that the answer may repeat, the likeliest first."""
         edit = [SourceText("edit_source", "edit", None, self.edit_source)] if self.edit_source else []
-        shown = "\n\n".join(str(message.get("content") or "") for message in self.messages)
-        return [*edit, *self.references, SourceText("prompt", "prompt", None, shown)]
+        prompt = "\n\n".join(str(message.get("content") or "") for message in self.messages)
+        return [*edit, *self.references, SourceText("prompt", "prompt", None, prompt)]
 
 
 def request_of(prompt: object, references: object, options: Mapping[str, Any]) -> ChatRequest:

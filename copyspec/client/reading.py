@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import re
@@ -63,7 +64,7 @@ def read(headers: Mapping[str, str], data: bytes, names: Sequence[str], model: s
     check_model(body.get("model"), names, model)
     if not isinstance(finish, str):
         raise AgainError("its answer has no finish reason: it may be half of one")
-    reason, content = texts_of(message)
+    reason, content = (CharacterJoiner().push(text, is_last=True) for text in texts_of(message))
     parts = parts_of(content, reason)
     if isinstance(refusal := message.get("refusal"), str) and refusal:
         parts, finish = Parts(content=refusal), "content_filter"
@@ -264,16 +265,29 @@ def _reach(text: str, at: int, source: str, place: int) -> int:
     return length
 
 
+class CharacterJoiner:
+    """Joins characters beyond U+FFFF that a server has cut into the halves that JSON writes them in. A half whose other
+    one is missing becomes U+FFFD: no file can hold it."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-16-le")("replace")
+
+    def push(self, text: str, *, is_last: bool = False) -> str:
+        """The characters that a piece of a text completes."""
+        return self._decoder.decode(text.encode("utf-16-le", "surrogatepass"), is_last)
+
+
 class ThoughtSplitter:
     """Tells a thought in front of a streamed answer apart from it."""
 
     def __init__(self) -> None:
+        self._characters = CharacterJoiner()
         self._held = ""
         self._is_thinking: bool | None = None  # None: not known yet
 
     def push(self, text: str) -> tuple[str, str]:
         """The new pieces of the thought and of the answer."""
-        self._held += text
+        self._held += self._characters.push(text)
         begun = self._held.lstrip()
         if self._is_thinking is None and begun.startswith(_OPEN):
             self._is_thinking, self._held = True, begun.removeprefix(_OPEN)
@@ -289,7 +303,7 @@ class ThoughtSplitter:
 
     def finish(self) -> tuple[str, str]:
         """What is left at the end."""
-        rest = self._taken()
+        rest = self._taken() + self._characters.push("", is_last=True)
         return (rest, "") if self._is_thinking else ("", rest)
 
     def _taken(self) -> str:

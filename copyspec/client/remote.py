@@ -159,7 +159,7 @@ class Remote:
     def tokens(self, text: str) -> int:
         return len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 1
 
-    def counted(self, text: str) -> int:
+    def count_tokens(self, text: str) -> int:
         count = self._count({"prompt": text, "add_special_tokens": False})
         return self.tokens(text) if count is None else count
 
@@ -179,7 +179,7 @@ class Remote:
     def fits(self, prompt: str) -> bool:
         return self.context is None or len(prompt.encode("utf-8", "replace")) // MOST_BYTES < self.context
 
-    def beside(self, names: Sequence[str]) -> Mapping[str, Any]:
+    def load_correctors(self, names: Sequence[str]) -> Mapping[str, Any]:
         if names:
             raise ValueError(f"draft_models={list(names)!r} draft for a model in this process: leave them out")
         return {}

@@ -245,8 +245,8 @@ class Sender:
         fields = error if isinstance(error, Mapping) else {}
         text = str(fields.get("message") or error or "")
         is_page = text.lstrip()[:1] == "<"
-        shown = self.public("an HTML page" if is_page else text)
-        message, code = f"it answers {status}{f' ({shown})' if shown else ''}", fields.get("code")
+        detail = self.public("an HTML page" if is_page else text)
+        message, code = f"it answers {status}{f' ({detail})' if detail else ''}", fields.get("code")
         if status in BUSY and code != "insufficient_quota":
             return BusyError(message, _seconds(headers))
         if (status in AGAIN and not (status == 500 and _NAMED.search(text))) or is_page:

@@ -24,8 +24,8 @@ FORK_TIMEOUT = 10.0
 """Seconds that a fork waits: longer than a pass of any practical model, shorter than loading a large one."""
 
 FORK_SECONDS = 0.005
-"""Seconds that the next pass waits where `is_waiting`. Locks are not fair: a decoding thread would otherwise take its
-lock again before the fork wakes up."""
+"""Seconds that the next pass waits where `is_fork_pending`. Locks are not fair: a decoding thread would otherwise take
+its lock again before the fork wakes up."""
 
 _ATTEMPT = 0.02
 """Seconds to wait for one lock. Then all are released, since its holder may be waiting for another of them."""
@@ -45,7 +45,7 @@ held_at_fork: WeakSet[Lock] = WeakSet()
 """In a forked child: the locks that other threads of the parent held."""
 
 _taken: list[Lock] = []
-is_waiting = False
+is_fork_pending = False
 """Whether a fork waits. Passes read it before they take their locks."""
 
 
@@ -65,8 +65,8 @@ def check_forked(lock: Lock, what: str) -> None:
 
 
 def _before() -> None:
-    global is_waiting
-    is_waiting = True
+    global is_fork_pending
+    is_fork_pending = True
     locks = sorted(_LOCKS, key=id)
     end = monotonic() + FORK_TIMEOUT
     while not _take(locks):
@@ -92,8 +92,8 @@ def _release() -> None:
 
 
 def _end() -> None:
-    global is_waiting
-    is_waiting = False
+    global is_fork_pending
+    is_fork_pending = False
     _release()
 
 

@@ -260,15 +260,15 @@ class Batch:
         """Add the times of a pass over so many tokens, and let the cost model learn from it. `reads`: whether it read
         prompts; `is_first`: and nothing else; `is_done`: whether the pass had ended when `score` returned. Returns its
         seconds, if what such passes cost is not known yet."""
-        beside = marks.bookkept - marks.launched if is_done else 0.0
-        seconds = marks.sampled - marks.drafted - beside
+        overlapped = marks.bookkept - marks.launched if is_done else 0.0
+        seconds = marks.sampled - marks.drafted - overlapped
         times, session = self._times, self._session
         assert session is not None
         times.passes += 1
         times.runner = session.runner
         times.draft += marks.drafted - marks.started
         times.verify += marks.verified - marks.sampled
-        times.other += marks.committed - marks.verified + beside
+        times.other += marks.committed - marks.verified + overlapped
         if reads:
             times.prefill += seconds
         else:

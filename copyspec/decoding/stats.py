@@ -57,8 +57,8 @@ class Stats:
     @property
     def mean_allowed_nodes(self) -> float:
         """Mean size that a draft was allowed to have, over the passes whose drafter was asked."""
-        asked = sum(count for decision, count in self.decisions.items() if decision != "paused")
-        return self.num_allowed_nodes / asked if asked else 0.0
+        decided = sum(count for decision, count in self.decisions.items() if decision != "paused")
+        return self.num_allowed_nodes / decided if decided else 0.0
 
     @property
     def mean_acceptance_length(self) -> float:

@@ -232,7 +232,7 @@ class Engine:
             prompts, single = gather(prompt, references, options)
             jobs = maker.make(prompts, options)
             ticket = self._queue([job.request for job in jobs], options, loop)
-        ticket.preparing = monotonic() - began
+        ticket.preparation_seconds = monotonic() - began
         return Call(self.scheduler, ticket, jobs, single, options.timeout)
 
     def generate_each(

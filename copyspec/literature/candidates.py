@@ -1,4 +1,5 @@
-"""Acceptance of the draft tokens at one node, tried one after the other: pure functions on float32 arrays.
+"""Acceptance of the draft tokens at one node, tried one after the other: functions of float32 tensors and of the
+randomness passed to them.
 
 P is the target's distribution after all processors, Q the drafter's, and R what is left of P after rejections.
 """
@@ -37,7 +38,7 @@ class Sampled:
 
 def draws_of(tree: DraftTree) -> Mapping[int, Sampled]:
     """The draws of a tree, by parent; all other children are deterministic (Q is one-hot). Raises ValueError for
-    notes that are no draws."""
+    notes that are not draws."""
     draws: dict[int, Sampled] = {}
     for parent, drawn in (tree.notes or {}).items():
         if not isinstance(drawn, Sampled):

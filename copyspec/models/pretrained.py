@@ -294,8 +294,8 @@ class Pretrained:
         check_tekken(optional_json(self._find, TEKKEN, limit=MAX_TOKENIZER))
         check_special_tokens(optional_json(self._find, SPECIAL_TOKENS))
         if not os.path.isdir(self.place):  # in a folder they are checked already
-            for beside, limit in {**BESIDE_TOKENIZER, **VOCABULARIES}.items():
-                if (path := self._find(beside)) is not None:
+            for file_name, limit in {**BESIDE_TOKENIZER, **VOCABULARIES}.items():
+                if (path := self._find(file_name)) is not None:
                     check_size(path, limit)
         for file, config in ((TOKENIZER_CONFIG, settings), (CONFIG, optional_json(self._find, CONFIG))):
             named = config.get("tokenizer_class")

@@ -91,7 +91,7 @@ class FastLayer(ReplacedLayer):
         for start, count, seen in ((0, TRIED, mask[..., TRIED:]), (TRIED, TRIED, mask), (2 * TRIED, 1, None)):
             hidden = torch.randn((1, count, size), generator=drawn, device="cpu")
             positions = torch.arange(start, start + count, device="cpu").unsqueeze(0)
-            turned, seen = rotary(hidden, positions), None if seen is None else seen.contiguous()
+            position_embeddings, seen = rotary(hidden, positions), None if seen is None else seen.contiguous()
             work = Pass([start], [0, count], [1], np.zeros((2, count), np.int64), [None])
             for cache, of_cache in zip(caches, rows, strict=True):
                 cache.work, cache.rows, cache.is_plain = work, of_cache, seen is None
@@ -100,10 +100,10 @@ class FastLayer(ReplacedLayer):
                 attention_mask=seen,
                 position_ids=positions,
                 use_cache=True,
-                position_embeddings=turned,
+                position_embeddings=position_embeddings,
                 **{self._cache: theirs},
             )
-            output = self._run(hidden, seen, ours, *turned)
+            output = self._run(hidden, seen, ours, *position_embeddings)
             if output is None or not (output - expected).abs().max() <= TOLERANCE * expected.abs().max():
                 return False
         return True

@@ -186,8 +186,8 @@ class Trace:
             _totals(omitted),
             _whole(top.get("prompt_tokens", 0), "prompt_tokens"),
         )
-        shown = (token for pass_ in trace.passes for token in (*pass_.tokens, *pass_.nodes.tokens))
-        if sum(len(trace.texts.get(token, "")) for token in shown) > MAX_FILE_BYTES:  # one long text, many times
+        used = (token for pass_ in trace.passes for token in (*pass_.tokens, *pass_.nodes.tokens))
+        if sum(len(trace.texts.get(token, "")) for token in used) > MAX_FILE_BYTES:  # one long text, many times
             raise TraceError(f"the texts of all tokens have more than {MAX_FILE_BYTES:,} characters; no trace has")
         return trace
 

@@ -1,4 +1,5 @@
-"""Shows a race in a terminal: an animation of growing bars, then the figures."""
+"""Shows in a terminal how fast the same prompt was decoded in several ways, the lanes of a race: growing bars, and
+lines with the figures."""
 
 from __future__ import annotations
 

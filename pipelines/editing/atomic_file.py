@@ -19,9 +19,9 @@ from .file_state import (
     FileState,
     check_replaceable,
     exchanged,
+    keep_as_sibling,
     keep_attributes,
     kept_as_backup,
-    kept_beside,
     not_replaceable,
     short,
 )
@@ -72,7 +72,7 @@ class AtomicFile:
         self.made_from: str | None = None
         """Fingerprint of the file the new one was made from; if set, `path` must still have it."""
         self.standing = standing or FileState.of(self.path)
-        handle, name = _new_beside(self.path)
+        handle, name = _new_sibling(self.path)
         self.temporary = Path(name)
         self.file: BinaryIO = os.fdopen(handle, "wb")
 
@@ -144,7 +144,7 @@ class AtomicFile:
             raise self._changed()
 
     def _changed(self) -> ChangedFileError:
-        copy = kept_beside(self.temporary, self.path)
+        copy = keep_as_sibling(self.temporary, self.path)
         return ChangedFileError(
             f"{os.fspath(self.path)!r} was changed meanwhile and is left as it is; the result for its earlier "
             f"content is in {os.fspath(copy)!r}"
@@ -179,7 +179,7 @@ def remove_leftovers(path: Path, own: AtomicFile | None = None) -> None:
 def backed_up(source: Path, suffix: str) -> Path:
     """Make a backup of the file and return its path. The backup is complete whenever it exists."""
     # Named after the source, so that `remove_leftovers` finds it after a killed run.
-    handle, name = _new_beside(source)
+    handle, name = _new_sibling(source)
     try:
         with os.fdopen(handle, "wb") as file, open(source, "rb") as old:
             shutil.copyfileobj(old, file)
@@ -193,7 +193,7 @@ def backed_up(source: Path, suffix: str) -> Path:
         raise
 
 
-def _new_beside(path: Path) -> tuple[int, str]:
+def _new_sibling(path: Path) -> tuple[int, str]:
     """Open a temporary file in the folder of `path`. An error names `path`: nobody knows the temporary name."""
     try:
         return tempfile.mkstemp(prefix=_prefix(path), suffix=".tmp", dir=path.parent)

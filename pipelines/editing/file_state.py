@@ -135,9 +135,9 @@ def exchanged(left: Path, right: Path) -> bool:
     return bool(rename(_AT_HERE, os.fsencode(left), _AT_HERE, os.fsencode(right), _EXCHANGE) == 0)
 
 
-def kept_beside(temporary: Path, path: Path) -> Path:
+def keep_as_sibling(temporary: Path, path: Path) -> Path:
     """Give a finished file a permanent name beside the file it was made for; never overwrites a file."""
-    return _named(temporary, (beside(path, RESULT if n == 1 else f"{RESULT}-{n}") for n in itertools.count(1)))
+    return _named(temporary, (sibling_path(path, RESULT if n == 1 else f"{RESULT}-{n}") for n in itertools.count(1)))
 
 
 def backup_names(path: Path, suffix: str) -> Iterator[Path]:
@@ -183,7 +183,7 @@ def _named(temporary: Path, names: Iterable[Path]) -> Path:
     raise AssertionError("counting has no end")
 
 
-def beside(path: Path, suffix: str) -> Path:
+def sibling_path(path: Path, suffix: str) -> Path:
     """The path with `suffix` appended to its name, which is shortened if the result is too long."""
     name = path.name + suffix
     if len(os.fsencode(name)) > _NAME_BYTES:

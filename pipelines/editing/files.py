@@ -23,7 +23,7 @@ from ..formats import format_of
 from ..guards.document_words import beginning
 from ..options import FormatOptions
 from .atomic_file import AtomicFile, check_suffix, remove_leftovers, target_of
-from .file_state import ChangedFileError, FileState, beside
+from .file_state import ChangedFileError, FileState, sibling_path
 from .journal import SUFFIX, Journal, fingerprint
 from .linked_headings import LinkedHeadings
 from .runner import FAILED, Done, Work
@@ -130,7 +130,7 @@ def correct_files(
 
 def journal_path(path: str | os.PathLike[str]) -> Path:
     """Path of the journal of a file that is corrected in place."""
-    return beside(target_of(Path(path)), SUFFIX)
+    return sibling_path(target_of(Path(path)), SUFFIX)
 
 
 class FileJob:
@@ -274,7 +274,7 @@ class FileJob:
         self._standing = FileState.of(target)
         if self.path == STDIN or not os.path.isfile(self.path):  # stdin and pipes are read once
             return
-        self._journal_path = beside(target, SUFFIX)
+        self._journal_path = sibling_path(target, SUFFIX)
 
 
 class _FileRun:

@@ -121,8 +121,8 @@ class GECPipeline:
                 raise ValueError(f"{names} cannot be given beside a corrector, which decides that itself")
             self.corrector: Corrector = model
         else:
-            asked = ModelOptions(**settings)  # type: ignore[arg-type]  # checked before a model is loaded
-            self.corrector = ModelCorrector(model, asked)
+            model_options = ModelOptions(**settings)  # type: ignore[arg-type]  # checked before a model is loaded
+            self.corrector = ModelCorrector(model, model_options)
         self.runner = Runner(self.corrector, run_options)
 
     @overload

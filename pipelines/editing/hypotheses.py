@@ -78,7 +78,7 @@ class Hypotheses:
         self.price = Price()
         self._had: dict[int, bool] = {}  # by index of a text that is being decoded
 
-    def ahead(self, texts: Iterable[str | None]) -> Iterator[tuple[str, tuple[str, ...]] | None]:
+    def with_hypotheses(self, texts: Iterable[str | None]) -> Iterator[tuple[str, tuple[str, ...]] | None]:
         """Yield each text with its hypotheses, () if they do not pay, or None while no text is available."""
         waiting: list[str] = []
         for text in texts:
@@ -91,11 +91,11 @@ class Hypotheses:
                 yield None
         yield from self._written(waiting)
 
-    def begun(self, index: int, hypotheses: tuple[str, ...]) -> None:
+    def on_start(self, index: int, hypotheses: tuple[str, ...]) -> None:
         """Record that decoding of text `index` has begun, with these hypotheses."""
         self._had[index] = bool(hypotheses)
 
-    def done(self, index: int, text: str, result: Result | None) -> None:
+    def on_done(self, index: int, text: str, result: Result | None) -> None:
         """Record that the text has been decoded."""
         has, rows = self._had.pop(index, False), min(self._batch_size, len(self._had) + 1)
         if result is not None:  # a pass takes the same time for all rows in it
@@ -103,12 +103,12 @@ class Hypotheses:
 
     def _written(self, texts: list[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
         chosen = [self.price.choose() for _ in texts]
-        asked = [text for text, wanted in zip(texts, chosen, strict=True) if wanted]
+        selected = [text for text, wanted in zip(texts, chosen, strict=True) if wanted]
         started = time.perf_counter()
-        by_corrector = [corrector.versions(asked) for corrector in self._correctors if asked]
+        by_corrector = [corrector.versions(selected) for corrector in self._correctors if selected]
         versions = [tuple(chain(*row)) for row in zip(*by_corrector, strict=True)] if by_corrector else []
-        if asked:
-            self.price.made(time.perf_counter() - started, sum(map(len, asked)))
+        if selected:
+            self.price.made(time.perf_counter() - started, sum(map(len, selected)))
         written = iter(versions)
         for text, wanted in zip(texts, chosen, strict=True):
             yield text, next(written) if wanted else ()

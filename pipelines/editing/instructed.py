@@ -79,8 +79,8 @@ class EditPipeline:
             return Edited(text, text)
         if any("\ud800" <= char <= "\udfff" for char in body):
             return Edited(text, text, Refusal("encoding", "it holds bytes that are not text: convert it to UTF-8"))
-        shown = LINE_END.sub("\n", body)
-        result = self._ask(prompt_of(instruction, shown), shown)
+        source = LINE_END.sub("\n", body)
+        result = self._ask(prompt_of(instruction, source), source)
         if isinstance(result, NoAnswer):
             more = ": edit it in parts" if result.reason == "length" else ""
             return Edited(text, text, Refusal(result.reason, f"{result.detail}{more}"))
@@ -94,44 +94,44 @@ class EditPipeline:
         check_type(isinstance(instruction, str), "instruction", instruction, "a str")
         if not instruction.strip():
             raise ValueError("the instruction is empty: say what to change")
-        asked = prompt_of(instruction, "{text}").split("{text}")
-        if self.model.own == BUNDLED and [" ".join(part.split()).casefold() for part in asked] != _KNOWN:
+        parts = prompt_of(instruction, "{text}").split("{text}")
+        if self.model.own == BUNDLED and [" ".join(part.split()).casefold() for part in parts] != _KNOWN:
             raise ValueError(
                 f"the bundled model does not know the instruction {instruction!r}: it knows only {INSTRUCTION!r}. "
                 f"Name a model that takes instructions, for example model={FOLLOWS!r}"
             )
 
-    def _ask(self, prompt: str, shown: str) -> Result | NoAnswer:
+    def _ask(self, prompt: str, source: str) -> Result | NoAnswer:
         limit = self.options.max_new_tokens
         if limit is None:
-            limit = output_limit(self.model.tokens(shown), self.model.is_chat)
+            limit = output_limit(self.model.tokens(source), self.model.is_chat)
         options = self.options
         how = Asking(system=options.system, drafts=options.drafts, draft_models=options.draft_models)
-        asked = Input(prompt, edit_source=shown, max_new_tokens=limit)
-        ((_, result),) = self.model.answers([asked], how)
+        request = Input(prompt, edit_source=source, max_new_tokens=limit)
+        ((_, result),) = self.model.answers([request], how)
         return result
 
     def _edited(self, text: str, body: str, instruction: str, result: Result) -> Edited:
         if result.finish_reason != "stop":
             return Edited(text, text, cut(result), result)
-        shown, output = LINE_END.sub("\n", body), LINE_END.sub("\n", result.content)
+        source, output = LINE_END.sub("\n", body), LINE_END.sub("\n", result.content)
         read: str | Refusal = output.strip()
         if self.options.strip_wrappers:
-            read = version(output, shown, instruction, may_shrink=self.options.max_edit_ratio is not None)
+            read = version(output, source, instruction, may_shrink=self.options.max_edit_ratio is not None)
         if isinstance(read, Refusal):
             return Edited(text, text, read, result)
         if not read:
             return Edited(text, text, Refusal("empty", "the model wrote nothing"), result)
-        if refusal := self._too_much(shown, read):
+        if refusal := self._too_much(source, read):
             return Edited(text, text, refusal, result)
         start = text.index(body)
         end = start + len(body)
         return Edited(text, text[:start] + with_line_ends(read, body, text[end:]) + text[end:], result=result)
 
-    def _too_much(self, shown: str, output: str) -> Refusal | None:
+    def _too_much(self, source: str, output: str) -> Refusal | None:
         if self.options.max_edit_ratio is None:
             return None
-        before, after = shown.split("\n"), output.split("\n")
+        before, after = source.split("\n"), output.split("\n")
         same = sum(end - start for tag, start, end, _, _ in aligned(before, after) if tag == "equal")
         changed = max(len(before), len(after)) - same
         if changed <= self.options.max_edit_ratio * len(before):

@@ -32,25 +32,25 @@ CHAT_ROOM = 256  # extra tokens for what chat models write around a text
 
 
 class ModelCorrector:
-    """A model that corrects texts by an instruction. The text is also what its output is expected to follow."""
+    """A model that corrects texts by an instruction. The text is also the edit source of its drafts."""
 
     def __init__(self, model: ModelLike | LanguageModel, options: ModelOptions | None = None) -> None:
-        self.model = asked = model_of(model, corrects=True)
+        self.model = loaded = model_of(model, corrects=True)
         self.options = options = options or ModelOptions()
-        self.is_encoder_decoder, self.chat = asked.is_encoder_decoder, asked.is_chat
+        self.is_encoder_decoder, self.chat = loaded.is_encoder_decoder, loaded.is_chat
         preset = None if options.preset is None else preset_of(options.preset)
         if options.preset is not None:
-            kind, has_template = self.is_encoder_decoder, asked.has_template
-            check_fits(options.preset, asked.name, is_encoder_decoder=kind, has_template=has_template)
-        known = preset.instruction if preset is not None else asked.instruction
+            kind, has_template = self.is_encoder_decoder, loaded.has_template
+            check_fits(options.preset, loaded.name, is_encoder_decoder=kind, has_template=has_template)
+        known = preset.instruction if preset is not None else loaded.instruction
         self.instruction = check_template(options.instruction or known, "text")
-        check_system(options.system, asked)
-        usual = preset.by_sentence if preset is not None else self.is_encoder_decoder or asked.corrects
+        check_system(options.system, loaded)
+        usual = preset.by_sentence if preset is not None else self.is_encoder_decoder or loaded.corrects
         self.by_sentence = usual if options.by_sentence is None else options.by_sentence
         # See `calibration_of` and `languages_of`.
-        self.calibration = asked.own if asked.own in CALIBRATED else None
-        self.languages = asked.languages
-        small = asked.beside(options.draft_models if options.drafts else ())
+        self.calibration = loaded.own if loaded.own in CALIBRATED else None
+        self.languages = loaded.languages
+        small = loaded.load_correctors(options.draft_models if options.drafts else ())
         self._how = Asking(
             instruction=self.instruction,
             system=options.system,
@@ -62,7 +62,7 @@ class ModelCorrector:
         )
         correctors = [ModelCorrector(small_model) for small_model in small.values()]
         self._hypotheses = Hypotheses(correctors, options.batch_size) if correctors else None
-        self.limit = self._limit(asked.frame(self._how))
+        self.limit = self._limit(loaded.frame(self._how))
 
     @property
     def identity(self) -> Mapping[str, object]:
@@ -80,23 +80,23 @@ class ModelCorrector:
         return self.model.fluency
 
     def length(self, text: str) -> int:
-        """Number of tokens, or an upper bound for short texts: a text never has more tokens than bytes."""
+        """Number of tokens; for texts of at most `limit` bytes, that of bytes, as tokens are hardly ever more."""
         size = len(text.encode())
-        return size if self.limit is not None and size <= self.limit else self.model.counted(text)
+        return size if self.limit is not None and size <= self.limit else self.model.count_tokens(text)
 
     def versions(self, texts: Iterable[str]) -> list[tuple[str, ...]]:
-        """The correction of each text, and versions with second choices (`versions.written_versions`)."""
+        """The correction of each text, and versions with less likely words (`versions.written_versions`)."""
         return written_versions(self, texts)
 
-    def begun(self, text: str, output: str) -> str | list[dict[str, str]]:
+    def prefilled_prompt(self, text: str, output: str) -> str | list[dict[str, str]]:
         """The prompt for a text whose correction starts with `output`."""
         instruction = fill(self.instruction, text=text)
         if not self.model.has_template:
             return instruction + output
         return [{"role": "user", "content": instruction}, {"role": "assistant", "content": output}]
 
-    def continued(self, inputs: Iterable[Input]) -> Iterator[tuple[int, str]]:
-        """Yield the continuations of prompts made by `begun`."""
+    def continuations(self, inputs: Iterable[Input]) -> Iterator[tuple[int, str]]:
+        """Yield the continuations of prompts made by `prefilled_prompt`."""
         for index, result in self.model.answers(inputs, replace(self._how, drafts=True, draft_models=(), earlier=0)):
             if isinstance(result, Result):
                 yield index, result.content
@@ -106,28 +106,28 @@ class ModelCorrector:
 
     def scored(self, texts: Iterable[str | None], logprobs: int | None) -> Iterator[tuple[int, Outcome]]:
         """As `correct`; results carry the `logprobs` most likely tokens at each position."""
-        asked: dict[int, str] = {}
-        for index, result in self.model.answers(self._inputs(texts, asked), replace(self._how, logprobs=logprobs)):
-            text = asked.pop(index)
+        pending: dict[int, str] = {}
+        for index, result in self.model.answers(self._inputs(texts, pending), replace(self._how, logprobs=logprobs)):
+            text = pending.pop(index)
             if self._hypotheses is not None:
-                self._hypotheses.done(index, text, result if isinstance(result, Result) else None)
+                self._hypotheses.on_done(index, text, result if isinstance(result, Result) else None)
             yield index, self._outcome(text, result)
 
-    def _inputs(self, texts: Iterable[str | None], asked: dict[int, str]) -> Iterator[Input | None]:
+    def _inputs(self, texts: Iterable[str | None], pending: dict[int, str]) -> Iterator[Input | None]:
         index = 0
-        ahead: Iterator[tuple[str, tuple[str, ...]] | None]
+        pairs: Iterator[tuple[str, tuple[str, ...]] | None]
         if self._hypotheses is not None:
-            ahead = self._hypotheses.ahead(texts)
+            pairs = self._hypotheses.with_hypotheses(texts)
         else:
-            ahead = (None if text is None else (text, ()) for text in texts)
-        for pair in ahead:
+            pairs = (None if text is None else (text, ()) for text in texts)
+        for pair in pairs:
             if pair is None:
                 yield None
                 continue
             text, hypotheses = pair
-            asked[index] = text
+            pending[index] = text
             if self._hypotheses is not None:
-                self._hypotheses.begun(index, hypotheses)
+                self._hypotheses.on_start(index, hypotheses)
             index += 1
             yield Input(
                 fill(self.instruction, text=text),
@@ -155,7 +155,7 @@ class ModelCorrector:
         context = self.model.context
         limits = [self.options.segment_tokens] if self.options.segment_tokens else []
         if context is not None and self.is_encoder_decoder:
-            # Encoder and decoder hold one text each. Relative positions (T5) allow any length, but not beyond training.
+            # Encoder and decoder hold one text each. T5's positions allow any length, its training does not.
             limits.append(min(context - frame, int((context - OUTPUT_ROOM) / OUTPUT_GROWTH)))
         elif context is not None:
             room = CHAT_ROOM if self.chat else OUTPUT_ROOM
@@ -175,7 +175,7 @@ def output_limit(tokens: int, chat: bool) -> int:
 
 
 def cut(result: Result) -> Refusal:
-    """The refusal of an output that has no end, of a whole text."""
+    """The refusal for a whole text whose output was cut."""
     return Refusal("cut", f"{_why_cut(result)}: raise max_new_tokens, or edit it in parts")
 
 

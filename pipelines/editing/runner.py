@@ -37,13 +37,13 @@ LOOKAHEAD_CHARS = 4 << 20
 """Limits on what is read ahead of the first unfinished part, large enough that one slow text does not idle a batch."""
 
 MARKER_CHARS = LOOKAHEAD_CHARS // 64
-"""What a work without a part counts in LOOKAHEAD_CHARS. It ends a file, whose journal stays open until then."""
+"""What a marker counts in LOOKAHEAD_CHARS: it ends a file, whose journal stays open until the marker is yielded."""
 
 MEMO_TEXTS = 1024
 MEMO_CHARS = 1000
 """Repeated texts (headings, cells, lines of a log) are corrected once: limits on the texts remembered."""
 
-CONTEXT_CHARS = 400  # of the texts before one, which its language model reads
+CONTEXT_CHARS = 400  # of the preceding text, which the fluency model reads as context
 
 MAX_GROWTH, MAX_ROOM = 4, 8000
 """Maximum characters of an output: per character of the text, plus a constant for what chat models add around it. No
@@ -70,9 +70,9 @@ class Work(Generic[Owner]):
     part: Part | None = None
     journal: Outcomes | None = None
     document: Sequence[Part] | None = None
-    """The parts that tell of the document's words, the same object for all its parts. None: the part is a document."""
+    """Parts from which the document's words are taken, the same object with each of its parts. None: only this part."""
     whole: Part | None = None
-    """The part with the segments that a selection left out: the texts after them are judged behind them, too."""
+    """The part with all its segments: those that are not selected are context for the later ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +147,13 @@ class Runner:
     def foreign_language(self, done: Done[Owner]) -> str | None:
         """The language of a text that the corrector was given though it was made for others; None if there is none."""
         refusals = ((piece.segment, piece.checked.refusal) for piece in done.pieces)
-        asked = [segment for segment, refusal in refusals if refusal is None or refusal.reason != "language"]
-        if done.part is None or not asked or not (known := languages_of(self.corrector)):
+        sent = [segment for segment, refusal in refusals if refusal is None or refusal.reason != "language"]
+        if done.part is None or not sent or not (known := languages_of(self.corrector)):
             return None
         guards = self.options.guards
         if not guards.any_language and guards.language != ANY:
             return None if guards.language in known else guards.language
-        for segment in asked:
+        for segment in sent:
             text = model_text(done.part.text, segment)
             language = language_of(text) if END.search(text) else None  # names in a cell or heading say little
             if language is not None and not any(is_in(text, other) for other in known):
@@ -166,7 +166,7 @@ class _Slot(Generic[Owner]):
     """A part whose segments are not all finished."""
 
     work: Work[Owner]
-    facts: DocumentWords  # of the document
+    document_words: DocumentWords  # of the document
     waiting: int = 0  # unfinished segments
     pieces: list[Piece] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
@@ -197,7 +197,7 @@ class _Run(Generic[Owner]):
         self._running: dict[int, _Task[Owner]] = {}
         self._same: dict[str, list[_Task[Owner]]] = {}  # tasks waiting for a running one with the same text
         self._document: Sequence[Part] | None = None  # that is being read
-        self._facts = self._facts_of(())
+        self._document_words = self._words_of(())
         self._before = ""
         self._warned = set[str]()
         # Each outcome, with the journal it was last written to.
@@ -267,8 +267,8 @@ class _Run(Generic[Owner]):
     def _tasks(self, work: Work[Owner]) -> list[_Task[Owner]]:
         if work.part is not None and (work.document is None or work.document is not self._document):
             self._document, self._before = work.document, ""
-            self._facts = self._facts_of(work.document or (work.part,))
-        slot = _Slot(work, self._facts)
+            self._document_words = self._words_of(work.document or (work.part,))
+        slot = _Slot(work, self._document_words)
         self._slots.append(slot)
         self._held += _weight(work.part)
         if (part := work.part) is None:
@@ -282,7 +282,7 @@ class _Run(Generic[Owner]):
             for piece in self._fitted(slot, part, segment) if segment.start in chosen else ():
                 text, before = model_text(part.text, piece), self._before
                 self._before = f"{before}{text} "[-CONTEXT_CHARS:]
-                if refusal := in_other_language(text, self._options.guards, slot.facts):
+                if refusal := in_other_language(text, self._options.guards, slot.document_words):
                     slot.pieces.append(Piece(piece, Checked((), refusal)))
                 else:
                     tasks.append(_Task(slot, piece, text, before))
@@ -290,7 +290,7 @@ class _Run(Generic[Owner]):
         slot.waiting = len(tasks)
         return tasks
 
-    def _facts_of(self, parts: Iterable[Part]) -> DocumentWords:
+    def _words_of(self, parts: Iterable[Part]) -> DocumentWords:
         return DocumentWords(parts, self._options.guards.words, self._options.guards.language)
 
     def _fitted(self, slot: _Slot[Owner], part: Part, segment: Segment) -> Sequence[Segment]:
@@ -335,17 +335,17 @@ class _Run(Generic[Owner]):
         else:
             guards = self._options.guards
             if outcome.changes is None and guards.min_confidence:
-                self._warn("min_confidence cannot be had: the model gives no probabilities for its changes")
+                self._warn("min_confidence has no effect: the model gives no probabilities for its changes")
             elif outcome.changes is None and guards.precision and hasattr(self._corrector, "model"):
-                self._warn("precision cannot be had: the model gives no probabilities for its changes")
+                self._warn("precision has no effect: the model gives no probabilities for its changes")
             part, tolerance = slot.work.part, Tolerance(lost=outcome.lost)
             fluency = fluency_of(self._corrector)
-            context = Context(slot.facts, outcome.changes, fluency and partial(fluency, task.before))
+            context = Context(slot.document_words, outcome.changes, fluency and partial(fluency, task.before))
             checked = check(
                 part.text, task.segment, outcome.text, options=self._guards(), tolerance=tolerance, context=context
             )
         if outcome.text is not None:
-            checked = styled(slot.work.part.text, task.segment, checked, self._options.guards, slot.facts)
+            checked = styled(slot.work.part.text, task.segment, checked, self._options.guards, slot.document_words)
             checked = writable(slot.work.part, task.segment, checked)
         slot.pieces.append(Piece(task.segment, checked, None if was_known else outcome.result, was_known))
         slot.waiting -= 1
@@ -359,8 +359,8 @@ class _Run(Generic[Owner]):
     def _guards(self) -> GuardOptions:
         """The guard options with the corrector's margins, which are known after its first answer."""
         guards = self._options.guards
-        if guards.calibration is None and (own := calibration_of(self._corrector)) is not None:
-            guards = replace(guards, calibration=own)
+        if guards.calibration is None and (calibration := calibration_of(self._corrector)) is not None:
+            guards = replace(guards, calibration=calibration)
             self._options = replace(self._options, guards=guards)
         return guards
 

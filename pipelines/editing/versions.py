@@ -39,20 +39,20 @@ class Corrects(Protocol):
     is_encoder_decoder: bool
 
     def scored(self, texts: Iterable[str | None], logprobs: int | None) -> Iterator[tuple[int, Outcome]]: ...
-    def begun(self, text: str, output: str) -> str | list[dict[str, str]]: ...
-    def continued(self, inputs: Iterable[Input]) -> Iterator[tuple[int, str]]: ...
+    def prefilled_prompt(self, text: str, output: str) -> str | list[dict[str, str]]: ...
+    def continuations(self, inputs: Iterable[Input]) -> Iterator[tuple[int, str]]: ...
 
 
 def written_versions(corrector: Corrects, texts: Iterable[str]) -> list[tuple[str, ...]]:
     """Return for each text its correction, and versions of it with second choices, the more likely ones first."""
     listed = list(texts)
     places = [sentences(text) or [(0, len(text))] for text in listed]
-    asked = list(
+    unique = list(
         dict.fromkeys(
             text[a:b].strip() for text, row in zip(listed, places, strict=True) for a, b in row if text[a:b].strip()
         )
     )
-    known = dict(zip(asked, _versions(corrector, asked), strict=True))
+    known = dict(zip(unique, _versions(corrector, unique), strict=True))
     versions = []
     for text, row in zip(listed, places, strict=True):
         written = []
@@ -68,20 +68,20 @@ def written_versions(corrector: Corrects, texts: Iterable[str]) -> list[tuple[st
     return versions
 
 
-def _versions(corrector: Corrects, asked: Sequence[str]) -> Iterator[list[str]]:
-    outcomes = dict(corrector.scored(asked, TOP))
-    corrections = [(outcomes[index].text or text).strip() for index, text in enumerate(asked)]
-    choices = [(index, choice) for index in range(len(asked)) for choice in _choices(corrector, outcomes[index])]
+def _versions(corrector: Corrects, unique: Sequence[str]) -> Iterator[list[str]]:
+    outcomes = dict(corrector.scored(unique, TOP))
+    corrections = [(outcomes[index].text or text).strip() for index, text in enumerate(unique)]
+    choices = [(index, choice) for index in range(len(unique)) for choice in _choices(corrector, outcomes[index])]
     inputs = [
         Input(
-            corrector.begun(asked[index], partial),
+            corrector.prefilled_prompt(unique[index], partial),
             references=[corrections[index]],
             max_new_tokens=CONTINUED,
         )
         for index, (_, partial) in choices
     ]
-    swaps: list[list[Swap]] = [[] for _ in asked]
-    for number, result in corrector.continued(inputs):
+    swaps: list[list[Swap]] = [[] for _ in unique]
+    for number, result in corrector.continuations(inputs):
         index, (probability, partial) = choices[number]
         swap = _swap(corrections[index], (partial + result).lstrip())
         if swap is not None:

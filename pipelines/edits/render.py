@@ -233,22 +233,22 @@ def inline_diff(text: str, edits: Sequence[Edit], *, width: int = 80, color: boo
     from rich.console import Console
     from rich.text import Text
 
-    shown = Text()
+    rendered = Text()
     at = 0
     for edit in edits:
-        shown.append(visible(text[at : edit.start]))
+        rendered.append(visible(text[at : edit.start]))
         removed, added = visible(text[edit.start : edit.end]), visible(edit.replacement)
         if removed:
-            shown.append(removed if color else f"[-{removed}-]", style="red strike")
+            rendered.append(removed if color else f"[-{removed}-]", style="red strike")
         if added:
-            shown.append(added if color else f"{{+{added}+}}", style="green underline")
+            rendered.append(added if color else f"{{+{added}+}}", style="green underline")
         at = edit.end
-    shown.append(visible(text[at:]))
+    rendered.append(visible(text[at:]))
     out = io.StringIO()
     console = Console(
         file=out, width=max(1, width), force_terminal=color, no_color=not color, legacy_windows=False, highlight=False
     )
-    console.print(shown, end="", soft_wrap=False)
+    console.print(rendered, end="", soft_wrap=False)
     return out.getvalue()
 
 

@@ -181,8 +181,8 @@ def decoded(data: bytes, name: str) -> str:
     if len(data) > MAX_BYTES:
         raise FormatError(f"{name} has more than {MAX_BYTES >> 20} MB")
     named = re.search(rb"(?:charset|encoding)\s*=\s*[\"']?([\w.:-]{2,40})", data[:2048])
-    marked = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    for encoding in (marked, named.group(1).decode("ascii") if named else "utf-8"):
+    by_bom = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    for encoding in (by_bom, named.group(1).decode("ascii") if named else "utf-8"):
         try:
             text = data.decode(encoding)
             text.encode()  # unicode_escape, for one, may bring lone surrogates

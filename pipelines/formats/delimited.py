@@ -12,12 +12,12 @@ from copyspec.common.checks import plain_value, shown
 from ..documents import Edit, FormatError, FormatOptionError, Part, Refusal, Segment
 from ..edits.diff import apply
 from .neighbours import is_ended
-from .reading import MARK, changed, check_encoding, encode, is_blank, read_lines
+from .reading import BOM, changed, check_encoding, encode, is_blank, read_lines
 from .segments import merged_spans
 from .text import segments_of
 
 _DELIMITERS = ",;\t|"
-_SEPARATOR = re.compile(rf"{MARK}?sep=([^\w\"\r\n])(?:\r\n|\n|\r)?", re.I)  # the first line, in files for Excel
+_SEPARATOR = re.compile(rf"{BOM}?sep=([^\w\"\r\n])(?:\r\n|\n|\r)?", re.I)  # the first line, in files for Excel
 _RECORD_LIMIT = 1 << 20
 """Maximum characters of a record with a quoted cell; above it, the quote is taken as never closed."""
 _SHOWN = 300  # characters of the column names in an error
@@ -137,7 +137,7 @@ class _Reader:
         mark = re.escape(delimiter)
         # A quote that does not open the cell, or is not followed by a delimiter when closed, is an ordinary character.
         self.cell = re.compile(rf'("[^"]*(?:""[^"]*)*"(?=[{mark}\r\n]|\Z)|[^{mark}\r\n]*)({mark})?')
-        self.opens = re.compile(rf'(?:\A{MARK}?|{mark})"')
+        self.opens = re.compile(rf'(?:\A{BOM}?|{mark})"')
         self.is_unsure = False  # the record may be the inside of a quoted cell, of which no end was found
 
     def records(self, first: str, lines: Iterator[str]) -> Iterator[str]:
@@ -170,7 +170,7 @@ class _Reader:
 
     def cells(self, record: str) -> list[tuple[int, int]]:
         cells: list[tuple[int, int]] = []
-        at = 1 if record.startswith(MARK) else 0
+        at = 1 if record.startswith(BOM) else 0
         while True:
             match = self.cell.match(record, at)
             if not match:

@@ -153,7 +153,7 @@ class _Writer:
                 place = min(edit.end - at, size)  # after the text that it replaces
                 coming[place] = coming.get(place, "") + edit.replacement
             if run.is_opaque or not size:
-                splices += [(edge, edge, self._new(run, text)) for edge, text in _beside(run, coming)]
+                splices += [(edge, edge, self._new(run, text)) for edge, text in _adjacent(run, coming)]
             elif removed or coming:
                 splices.append((run.start, run.end, self._run(run, removed, coming)))
         return splices
@@ -214,7 +214,7 @@ class _Writer:
         return head + element + b"</" + name + b">"
 
 
-def _beside(run: Run, coming: dict[int, str]) -> list[tuple[int, str]]:
+def _adjacent(run: Run, coming: dict[int, str]) -> list[tuple[int, str]]:
     """Insertions next to a run that is not rewritten, with their byte offsets."""
     return [(run.end if place else run.start, text) for place, text in sorted(coming.items())]
 

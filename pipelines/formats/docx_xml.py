@@ -155,8 +155,8 @@ class _Parser:
             self.paragraphs[-1].runs.append(_whole(run) if run.is_opaque else run)
         elif name.endswith(" oMath") and self.paragraphs:
             formula = _whole(Run(start, end, head=self.head, is_opaque=True))
-            shown = b"".join(_FORMULA.findall(self.xml, start, end)).decode()
-            formula.atoms[0].text = unescape(shown) or OBJECT
+            formula_text = b"".join(_FORMULA.findall(self.xml, start, end)).decode()
+            formula.atoms[0].text = unescape(formula_text) or OBJECT
             self.paragraphs[-1].runs.append(formula)
         elif name == "p" and self.paragraphs:
             paragraph = self.paragraphs.pop()

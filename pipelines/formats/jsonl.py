@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from ..documents import Edit, FormatError, FormatOptionError, Part, Refusal
 from ..edits.diff import apply
-from .reading import MARK, changed, check_encoding, encode, is_blank, read_lines
+from .reading import BOM, changed, check_encoding, encode, is_blank, read_lines
 from .text import segments_of
 
 # Of the edits in a record only numbers that can be positions are converted.
@@ -66,7 +66,7 @@ class JSONLinesFormat:
     def read(self, stream: BinaryIO) -> Iterator[Part]:
         is_first, number = True, 1
         for line in _lines(read_lines(stream, self.encoding)):
-            if is_blank(line.lstrip(MARK)):
+            if is_blank(line.lstrip(BOM)):
                 yield Part("", carried=_Record(line))
             else:
                 yield self._part(line, number, is_first=is_first)
@@ -131,7 +131,7 @@ def _lines(pieces: Iterator[str]) -> Iterator[str]:
 
 def _scan(line: str, field: str) -> tuple[_Record, object]:
     """The positions of the values in a line's object, and the value of `field`; the last one if a key is repeated."""
-    at = after_space(line, 1 if line.startswith(MARK) else 0)
+    at = after_space(line, 1 if line.startswith(BOM) else 0)
     if line[at] != "{":
         raise JSONDecodeError("no object", line, at)
     values: list[tuple[str, int, int]] = []

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from ..documents import Edit, FormatError, Part, Refusal
 from ..edits.alignment import align
 from ..edits.words import Word
-from .reading import MARK, changed, check_encoding, encode, is_blank, read_lines
+from .reading import BOM, changed, check_encoding, encode, is_blank, read_lines
 from .segments import segment_of
 
 NOOP = "A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0"
@@ -87,13 +87,13 @@ def applied(source: str, lines: Sequence[str], *, annotator: int = 0) -> str:
 
 def _is_sentence(line: str) -> bool:
     """Whether the line is one for a sentence; editors that trim line ends leave `S` of an empty one."""
-    return f"{line.lstrip(MARK).rstrip()} ".startswith("S ")
+    return f"{line.lstrip(BOM).rstrip()} ".startswith("S ")
 
 
 def _part(block: list[str]) -> Part:
-    sentence = next((line.lstrip(MARK) for line in block if _is_sentence(line)), None)
+    sentence = next((line.lstrip(BOM) for line in block if _is_sentence(line)), None)
     if sentence is None:
-        stray = next((line for line in block if not is_blank(line.lstrip(MARK))), None)
+        stray = next((line for line in block if not is_blank(line.lstrip(BOM))), None)
         refused = (Refusal("m2", f"no sentence: {stray[:80]!r}"),) if stray else ()
         return Part("", refused=refused, carried=tuple(block))
     text = sentence[2:].rstrip("\r\n")

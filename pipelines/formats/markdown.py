@@ -16,7 +16,7 @@ from ..documents import Edit, Part, Refusal, Segment
 from .anchors import linked
 from .markdown_inline import ACTIVE, cells, markup
 from .neighbours import in_context
-from .reading import FRONT_MATTER_KEY, MARK, changed, check_encoding, encode, gathered, read_lines
+from .reading import BOM, FRONT_MATTER_KEY, changed, check_encoding, encode, gathered, read_lines
 from .segments import merged_spans, segment_of
 from .text import PARAGRAPH_LIMIT
 
@@ -247,10 +247,10 @@ class _Reader:
     def feed(self, line: str) -> Iterator[Part]:
         self.number += 1
         body = line.rstrip("\r\n")
-        if self._is_front_matter(body.lstrip(MARK) if self.number == 1 else body):
+        if self._is_front_matter(body.lstrip(BOM) if self.number == 1 else body):
             yield Part(line)
             return
-        at = 1 if self.number == 1 and body.startswith(MARK) else 0
+        at = 1 if self.number == 1 and body.startswith(BOM) else 0
         quotes = _QUOTES.match(body, at)
         at = quotes.end() if quotes else at
         depth = body[:at].count(">")

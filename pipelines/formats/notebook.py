@@ -13,7 +13,7 @@ from .anchors import linked
 from .jsonl import DECODER, after_space, dumped, escapes, halves
 from .markdown import BORDER, blocks
 from .neighbours import in_context
-from .reading import MARK, changed, check_encoding, encode, lines_of
+from .reading import BOM, changed, check_encoding, encode, lines_of
 from .whole import whole
 
 
@@ -93,7 +93,7 @@ def _part(text: str, raw: _Raw, links: frozenset[str]) -> Part:
 def _markdown_cells(text: str) -> Iterator[list[tuple[int, int, str]]]:
     """Yield for each Markdown cell the spans and values of its strings."""
     try:
-        begin = 1 if text.startswith(MARK) else 0
+        begin = 1 if text.startswith(BOM) else 0
         _, end = DECODER.raw_decode(text, after_space(text, begin))
         if text[end:].strip():
             raise JSONDecodeError("more text after the notebook", text, end)

@@ -22,7 +22,7 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 _LOSSLESS = ("utf-8", "ascii", "iso8859-1")
 """Encodings known to restore every byte; others are checked while reading."""
 _OTHER_MARKS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
-MARK = "\ufeff"  # a byte order mark
+BOM = "\ufeff"  # a byte order mark
 _FRONT_MATTER = {"---": ("---", "..."), "+++": ("+++",)}  # YAML and TOML: first line, last lines
 FRONT_MATTER_KEY = re.compile(r"[\"']?[\w .-]{1,200}[\"']?[ \t]{0,200}[:=]|#|\{|- ")
 """Begins the second line of front matter. Otherwise the first line is a transition."""
@@ -136,7 +136,7 @@ def lines_of(text: str) -> Iterator[str]:
 
 def body_start(text: str) -> int:
     """The position after a byte order mark and front matter, which are no part of the markup after them."""
-    start = at = 1 if text.startswith(MARK) else 0
+    start = at = 1 if text.startswith(BOM) else 0
     closings: tuple[str, ...] | None = None
     for number, line in enumerate(lines_of(text[start:] if start else text)):
         at += len(line)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from ..documents import Part, Refusal, Segment
-from .reading import MARK
+from .reading import BOM
 
 _TOKENS = re.compile(
     # special tokens of any tokenizer: <|endoftext|>, [INST], <<SYS>>, <0x0A>, [MASK]
@@ -27,7 +27,7 @@ def segment_of(text: str, start: int, end: int, *, is_tokenized: bool = False) -
     piece = text[start:end]
     if not _LETTER.search(piece):
         return None
-    if start == 0 and piece.startswith(MARK):
+    if start == 0 and piece.startswith(BOM):
         start, piece = 1, piece[1:]
     start += len(piece) - len(piece.lstrip())
     end = start + len(piece.strip())
@@ -114,7 +114,7 @@ def paragraph_segment(
 
 
 def document_part(paragraphs: Iterable[tuple[str, Segment | Refusal | None]]) -> tuple[Part, list[int]]:
-    """One part with a line for each paragraph, of which the text and the segment are given, and where each begins."""
+    """Join paragraphs, each a text and its segment, into one part, a line for each; return also where these begin."""
     text, starts, at = [], list[int](), 0
     segments: list[Segment] = []
     refused: list[Refusal] = []

@@ -22,7 +22,7 @@ from copyspec.common.forks import fork_safe
 from ..documents import FormatError
 from . import restructured
 from .code_blocks import indented, outside_code
-from .reading import MARK, lines_of
+from .reading import BOM, lines_of
 from .segments import merged_spans
 from .whole import Prose
 
@@ -311,7 +311,7 @@ def _without_break(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _docstrings(text: str) -> list[Prose]:
     """The prose of docstrings; none if Python cannot parse the file."""
-    code = text.removeprefix(MARK)  # which Python's parser refuses in a str
+    code = text.removeprefix(BOM)  # which Python's parser refuses in a str
     try:
         with _PARSING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about invalid escapes

@@ -10,7 +10,8 @@ from .vocabulary import is_english, spelt
 
 ANY = "any"
 MIN_FUNCTION_WORDS = 2
-"""Least number of function words to identify a language, and least lead over the next one."""
+"""Least number of function words to identify a language, and least lead over the next one; with twice as many words, a
+lead of one less is enough."""
 
 MIN_WORDS = 2
 """From this many non-English words on, a text may be in another language; from as many known ones, English."""
@@ -93,7 +94,7 @@ def looks_english(text: str) -> bool | None:
     for piece, times in Counter(text.split()).items():
         word, *more = spelt(piece) or [""]
         if more or not word[:1].isalpha() or (small := word.lower()) in _SHARED:
-            continue  # addresses, numbers and code
+            continue  # addresses, numbers, code, and words that several languages share
         if len(small) == 1:
             continue
         if is_english(word):

@@ -1,4 +1,4 @@
-"""Tells which words of a segment begin a sentence: only of others a capital says that they are names."""
+"""Tells which words of a segment begin a sentence: their capitals do not make them names."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _BEFORE = re.compile(
     rf"(?:[{SENTENCE_ENDS}][{re.escape(CLOSING_QUOTES)}]*|:\s*|\b[ap]\.m\.\s+"
     rf"|(?:,|{_SAYS})\s*(?=[\"“„«‘]))[\"'“‘„«(\[*_]*\Z"
 )
-"""What stands before the first word after a colon, after a full stop without a space or that of "p.m.", and of a
-quotation."""
+"""What stands before a word that begins a sentence: a colon, a full stop without a space or that of "p.m.", or what
+introduces a quotation."""
 _PICTURES = ("\ufffc", "![")  # in documents, and in Markdown
 _TAG = re.compile(r"</?(?:a|abbr|b|br|cite|del|em|font|i|ins|mark|q|small|span|strong|sub|sup|u)\b[^<>]*>", re.I)
-"""Beside which a sentence may begin."""
+"""Inline tags, right after which a sentence may begin."""
 _LINE_START = re.compile(r"\n[^\w\n]*\Z")
 
 
@@ -63,7 +63,7 @@ class Openings:
         return is_known and not any(map(str.isalnum, before[start:]))
 
     def _is_ended(self, end: int, size: int) -> bool:
-        """Whether the line up to `end` was ended by the writer, as in a letter's greeting: the next word, of this size,
-        had room there."""
+        """Whether the line break at `end` is deliberate, as after a letter's greeting: the next word, of this size,
+        would have fitted on the line."""
         line = self._prose[self._prose.rfind("\n", 0, end) + 1 : end]
         return len(line.rstrip()) + 1 + size <= self._width

@@ -59,7 +59,7 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {
         r"|\b\w{40,}"  # keys and other data: no word is as long
     ),
 }
-"""Patterns by the option that allows to change them (`allow_links` and so on)."""
+"""Patterns by the option that allows changing them (`allow_links` and so on)."""
 
 _NAMED = {
     "links": "links and addresses",
@@ -71,7 +71,7 @@ _NAMED = {
 
 _CAPITALS = re.compile(r"\b[A-Z]{2}[A-Z0-9]*s?\b")
 _MIXED = re.compile(r"\b[^\W\d_]*[a-z][A-Z]\w*")
-_LONG = re.compile(r"\b[^\W\d_]\w+")  # names have more than a letter
+_LONG = re.compile(r"\b[^\W\d_]\w+")  # names have more than one letter
 _WORD = re.compile(r"\w+")
 _BEFORE_UNIT = re.compile(r"\s+|(?<=\d)-(?=\D)")
 _ANY_CASE = re.compile(r"(?<=\d)(?:[ap]m|k[gm])(?!\w)", re.IGNORECASE)
@@ -85,7 +85,8 @@ class Stretches:
     """The guarded spans of one segment."""
 
     def __init__(self, text: str, segment: Segment, patterns: Mapping[str, Searchable], *, with_names: bool) -> None:
-        """`patterns`: of text that must stay, by reason of refusal. `with_names`: names must stay, too."""
+        """`patterns`: of text that must stay, by reason of refusal, which may have a number: "protect[0]".
+        `with_names`: names must stay, too."""
         self.text, self.segment, self.patterns = text, segment, patterns
         piece = text[segment.start : segment.end]
         self.places = {

@@ -105,29 +105,29 @@ class ChatCopySpec(EngineFields, BaseChatModel):
     def _generate(
         self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **kwargs: object
     ) -> ChatResult:
-        asked = ChatCall(self, messages, stop, run_manager, kwargs)
-        return asked.chat_result(asked.answers.results()[0])
+        call = ChatCall(self, messages, stop, run_manager, kwargs)
+        return call.chat_result(call.answers.results()[0])
 
     async def _agenerate(
         self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **kwargs: object
     ) -> ChatResult:
-        asked = await self._asked(messages, stop, run_manager, kwargs)
-        return asked.chat_result((await asked.answers.aresults())[0])
+        call = await self._asked(messages, stop, run_manager, kwargs)
+        return call.chat_result((await call.answers.aresults())[0])
 
     def _stream(
         self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **kwargs: object
     ) -> Iterator[ChatGenerationChunk]:
-        asked = ChatCall(self, messages, stop, run_manager, kwargs)
-        for chunk in while_read(asked.answers.chunks()):
-            yield from asked.messages_of(chunk)
+        call = ChatCall(self, messages, stop, run_manager, kwargs)
+        for chunk in while_read(call.answers.chunks()):
+            yield from call.messages_of(chunk)
 
     async def _astream(
         self, messages: list[BaseMessage], stop: Stop = None, run_manager: Any = None, **kwargs: object
     ) -> AsyncIterator[ChatGenerationChunk]:
-        asked = await self._asked(messages, stop, run_manager, kwargs)
-        async with aclosing(asked.answers.achunks()) as chunks:
+        call = await self._asked(messages, stop, run_manager, kwargs)
+        async with aclosing(call.answers.achunks()) as chunks:
             async for chunk in chunks:
-                for message in asked.messages_of(chunk):
+                for message in call.messages_of(chunk):
                     yield message
 
     async def _asked(

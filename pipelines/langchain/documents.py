@@ -57,9 +57,8 @@ def explicit(value: object) -> list[object]:
 
 
 def gather(handed_over: Sequence[object], documents: Sequence[object]) -> list[object]:
-    """Return all references of a call, each text once: those passed, then those found, as far as there is room.
-
-    Of documents with equal texts, the first is taken."""
+    """Return all references of a call: `handed_over` as it is, then those of `documents`, the newest first, whose text
+    is not there yet, up to MAX_FOUND_CHARACTERS. Of documents with equal texts, the first is taken."""
     result = list(handed_over)
     texts = {text for document in handed_over if (text := text_of(document)) is not None}
     room = MAX_FOUND_CHARACTERS
@@ -79,7 +78,8 @@ def gather(handed_over: Sequence[object], documents: Sequence[object]) -> list[o
 
 
 def _is_encodable(text: str) -> bool:
-    """Whether a tokenizer can read a text. A document that nobody handed over must not end the call."""
+    """Whether a tokenizer can read a text. A document that nobody handed over must not make the
+    call fail."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -133,10 +133,11 @@ def copied_parts(
 ) -> list[CopiedPart]:
     """Return the copied parts of an answer, in order.
 
-    `references`: those that may be named, the first of the call's. Copies that only others have are left out.
-    Copies from the prompt of what a document there has name it. Spans are runs of equal tokens, parts are equal text: a
-    part begins with the first whole word that its document has in common with the answer. That word may be the
-    model's own, or belong to a copy of fewer than `min_characters` characters from elsewhere, which is then not listed.
+    `references`: those that may be cited, which come first in the call; copies found only in others are left out. A
+    copy from the prompt is credited to a citable document that holds the same text. Spans are runs of equal tokens,
+    parts are equal text: a part begins with the first whole word that its document has in common with the answer. That
+    word may be the model's own, or belong to a copy of fewer than `min_characters` characters from elsewhere, which is
+    then not listed.
     """
     parts: list[CopiedPart] = []
     for span in spans:
@@ -146,7 +147,7 @@ def copied_parts(
         place = next((place for place in places if place.kind == "reference"), None)
         new: list[CopiedPart] = []
         if place is None and (span.place not in places or span.place.kind == "prompt"):
-            new = list(_shared(span, answer, references, min_characters))  # the prompt's copy may go on before or after
+            new = list(_shared(span, answer, references, min_characters))  # the document may go on beyond the span
         if not new and (place is not None or span.place in places):
             new = [_part(span, place or places[0], answer, references)]
         for part in new:
@@ -176,7 +177,8 @@ def _part(span: Span, place: Place, answer: str, references: Sequence[object]) -
 
 
 def _shared(span: Span, answer: str, references: Sequence[object], min_characters: int) -> Iterator[CopiedPart]:
-    """The parts of a copy from a document that may not be named which stand in those that may, the longest first."""
+    """The parts of a copy, from the prompt or from a document that may not be cited, that occur in one that may: from
+    left to right, at each place the longest."""
     start = span.start_char
     while start + min_characters <= span.end_char:
         longest: CopiedPart | None = None
@@ -205,7 +207,7 @@ def _length(quote: str, document: str, at: int) -> int:
 def _words_before(
     answer: str, start: int, document: str, document_start: int, parts: Sequence[CopiedPart], min_characters: int
 ) -> int:
-    """Number of characters before two places of equal text that are equal too. They are whole words, and may cover
+    """How far two places of equal text are equal to the left, too, in characters of whole words. These may cover
     shorter parts, but no part of at least `min_characters` characters."""
     floor = next((part.end for part in reversed(parts) if part.end - part.start >= min_characters), 0)
     back = whole = 0

@@ -243,13 +243,13 @@ class EngineFields(BaseModel):
         if self.tokenizer is not None:
             named = self.tokenizer if isinstance(self.tokenizer, str) else _mark(self.tokenizer)
             identity = f"{identity}, tokenizer {named}"
-        shown = {name: getattr(self, name) for name in _SAMPLING if getattr(self, name) is not None}
+        sampling = {name: getattr(self, name) for name in _SAMPLING if getattr(self, name) is not None}
         # Not named "stop": LangChain puts the call's own there, and two models would share cached answers.
         return {
             "model": identity,
             "dtype": str(self.dtype),
             "own_stop": self.stop,
-            **shown,
+            **sampling,
             **public(self.model_kwargs),
         }
 

@@ -15,8 +15,8 @@ from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
 
 from ..instructions import check_template, fill
 from ..models import model_of
-from .citing import Citation, Settling, citations
-from .finding import Found, find, rarity_in, stems_of, widened
+from .citing import Citation, CitationStream, citations
+from .finding import ScoredUnit, find, rarity_in, stems_of, widened
 from .quoting import INSTRUCTION, is_near
 
 if TYPE_CHECKING:
@@ -137,13 +137,13 @@ class DocumentAnswers:
     def _by_words(self) -> bool:
         return isinstance(self._retriever, BM25Retriever)
 
-    def _find(self, question: str, hits: Sequence[Hit]) -> list[Found]:
+    def _find(self, question: str, hits: Sequence[Hit]) -> list[ScoredUnit]:
         contexts = self._contexts
         passages = [(contexts[hit.id] if contexts is not None else "", hit.text) for hit in hits]
         rarity = rarity_in(self._retriever, hits, self._stems)
         return find(question, passages, rarity, self._stems, most=_CANDIDATES)
 
-    def _quoted(self, model: LanguageModel, question: str, hits: list[Hit], units: list[Found]) -> DocumentAnswer:
+    def _quoted(self, model: LanguageModel, question: str, hits: list[Hit], units: list[ScoredUnit]) -> DocumentAnswer:
         """The best sentence by words, which is sure only if the model quotes it, too."""
         best = units[0]
         hit = hits[best.passage]
@@ -156,34 +156,34 @@ class DocumentAnswers:
         return DocumentAnswer(answer.text, True, answer.is_sure and agrees, answer.citations, tuple(hits), result)
 
     def _written(
-        self, model: LanguageModel, question: str, hits: list[Hit], units: list[Found]
+        self, model: LanguageModel, question: str, hits: list[Hit], units: list[ScoredUnit]
     ) -> Iterator[AnswerChunk]:
         """The answer that the model writes from the passages."""
         template = self._instruction or ANSWER_INSTRUCTION
-        shown = self._fitting(model, template, question, hits)
+        passages = self._fitting(model, template, question, hits)
         while True:
-            prompt = self._prompt(template, question, shown)
+            prompt = self._prompt(template, question, passages)
             try:
-                chunks = model.stream(prompt, [hit.text for hit in shown], self._max_new_tokens)
+                chunks = model.stream(prompt, [hit.text for hit in passages], self._max_new_tokens)
                 first = next(chunks)
                 break
             except PromptTooLongError:  # a server knows better than an estimate
-                if len(shown) == 1:
+                if len(passages) == 1:
                     raise
-                shown = shown[:-1]
-        written, shown_to, cited_to, result = "", 0, 0, None
-        texts = {hit.id: hit.text for hit in shown}
-        settling = Settling(texts)
+                passages = passages[:-1]
+        written, yielded_chars, yielded_citations, result = "", 0, 0, None
+        texts = {hit.id: hit.text for hit in passages}
+        stream = CitationStream(texts)
         with closing(chunks):
             for chunk in chain([first], chunks):
                 written += chunk.content
                 result = chunk.result or result
                 if NOTHING.startswith(_plain(written)):
                     continue  # may become a refusal, which is no answer
-                border = settling.settle(written)
-                if border > shown_to:
-                    yield AnswerChunk(written[shown_to:border], tuple(settling.citations[cited_to:]))
-                    shown_to, cited_to = border, len(settling.citations)
+                border = stream.settle(written)
+                if border > yielded_chars:
+                    yield AnswerChunk(written[yielded_chars:border], tuple(stream.citations[yielded_citations:]))
+                    yielded_chars, yielded_citations = border, len(stream.citations)
         cited = citations(written, texts)
         near = [
             citation
@@ -203,7 +203,7 @@ class DocumentAnswers:
             text, has_answer, has_answer and agrees, cited if has_answer else (), tuple(hits), result
         )
         if has_answer:
-            yield AnswerChunk(written[shown_to:], tuple(cited[cited_to:]))
+            yield AnswerChunk(written[yielded_chars:], tuple(cited[yielded_citations:]))
         yield AnswerChunk("", (), answer)
 
     def _fitting(self, model: LanguageModel, template: str, question: str, hits: list[Hit]) -> list[Hit]:
@@ -214,25 +214,25 @@ class DocumentAnswers:
 
         return hits[: 1 + bisect_right(range(2, len(hits) + 1), False, key=exceeds)]
 
-    def _prompt(self, template: str, question: str, shown: Sequence[Hit]) -> str:
+    def _prompt(self, template: str, question: str, passages: Sequence[Hit]) -> str:
         contexts = self._contexts
-        blocks = [f"{contexts[hit.id]}\n{hit.text}" if contexts is not None else hit.text for hit in shown]
+        blocks = [f"{contexts[hit.id]}\n{hit.text}" if contexts is not None else hit.text for hit in passages]
         return fill(template, question=question, passage="\n\n".join(blocks))
 
 
 def _plain(written: str) -> str:
-    """What a model wrote, as `NOTHING` is compared with it."""
+    """What a model wrote, in the form that is compared with `NOTHING`."""
     return written.strip().lower().strip(".")
 
 
-def is_sure(units: Sequence[Found]) -> bool:
+def is_sure(units: Sequence[ScoredUnit]) -> bool:
     """Whether the best of the found units is probably the answer."""
     best, margin = units[0], units[0].score - (units[1].score if len(units) > 1 else 0.0)
     is_certain = best.score >= CERTAIN_SCORE and margin >= CERTAIN_MARGIN
-    return best.fits and (is_certain or (best.score >= SURE_SCORE and margin >= SURE_MARGIN))
+    return best.holds_value and (is_certain or (best.score >= SURE_SCORE and margin >= SURE_MARGIN))
 
 
-def _by_words(hits: Sequence[Hit], units: Sequence[Found]) -> DocumentAnswer:
+def _by_words(hits: Sequence[Hit], units: Sequence[ScoredUnit]) -> DocumentAnswer:
     best, sure = units[0], is_sure(units)
     hit = hits[best.passage]
     start, end = (best.start, best.end) if sure else widened(hit.text, best.start, best.end, DOUBTED_CHARS)
@@ -250,7 +250,7 @@ def _whole(answer: DocumentAnswer) -> Iterator[AnswerChunk]:
     yield AnswerChunk("", (), answer)
 
 
-def _around(text: str, unit: Found) -> str:
+def _around(text: str, unit: ScoredUnit) -> str:
     """The paragraphs around a sentence, a few hundred characters."""
     start = text.rfind("\n\n", 0, max(0, unit.start - 150)) + 1
     end = text.find("\n\n", unit.end + 150)

@@ -38,7 +38,7 @@ def citations(text: str, documents: Mapping[int, str], *, min_words: int = MIN_W
     return tuple(run for _, run in words.runs(text, 0, min_words, documents) if run is not None)
 
 
-class Settling:
+class CitationStream:
     """Follows a text that is being written: tells which part of it is settled, and the citations in it.
 
     Later text cannot change these citations or add others there. The last word and the end of a run before it are not

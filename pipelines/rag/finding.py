@@ -15,7 +15,7 @@ from copyspec.retrievers import BM25Retriever, Hit, Retriever, Stems
 from .question_terms import ASKS_NAME, TermRarity, answer_bonus, asked_terms, commonness, holds_value, limits
 from .units import extent, units
 
-INSIDE, HEAD, BESIDE, CONTEXT, PASSAGE = 1.0, 0.75, 0.5, 0.55, 0.3
+INSIDE, HEAD, NEARBY, CONTEXT, PASSAGE = 1.0, 0.75, 0.5, 0.55, 0.3
 """Value of a question's word by where it is found: in the sentence, at the start of its list item or in the heading
 directly above, in a neighbouring sentence, in higher headings or the document's name, anywhere in the passage."""
 
@@ -26,7 +26,7 @@ RANK_DISCOUNT = 0.012  # penalty per rank of the passage in the search
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ScoredUnit:
     """A unit with its score as an answer."""
 
     passage: int  # index among the passages given
@@ -35,7 +35,7 @@ class Found:
     score: float  # from 0 to about 1.2
     coverage: float  # share of the question's words, by weight, in or near the unit, from 0 to 1
     inside: float  # the same for the unit itself
-    fits: bool = True  # whether it holds a value, if the question asks for one
+    holds_value: bool = True  # whether it holds a value, if the question asks for one
 
 
 def rarity_in(retriever: Retriever, hits: Sequence[Hit], split: Stems) -> TermRarity:
@@ -63,11 +63,11 @@ def _word_search(retriever: object) -> BM25Retriever | None:
 
 def find(
     question: str, passages: Sequence[tuple[str, str]], weights: TermRarity, split: Stems, *, most: int = 5
-) -> list[Found]:
+) -> list[ScoredUnit]:
     """Return the `most` best units, best first. `passages`: (context with headings, text) of each passage."""
     forms = asked_terms(question, weights, split)
-    asked = {term: min(weights[form] for form in same) * commonness(split)[term] for term, same in forms.items()}
-    total = sum(asked.values()) or 1.0
+    term_weights = {term: min(weights[form] for form in same) * commonness(split)[term] for term, same in forms.items()}
+    total = sum(term_weights.values()) or 1.0
 
     @cache
     def terms(text: str) -> frozenset[str]:
@@ -75,7 +75,7 @@ def find(
         text_terms = set(split(text)) | limits(text)
         return frozenset(term for term, same in forms.items() if not same.isdisjoint(text_terms))
 
-    candidates: list[Found] = []
+    candidates: list[ScoredUnit] = []
     for rank, (context, text) in enumerate(passages):
         parts = units(text, context)
         by_unit = [terms(text[part.start : part.end]) | terms(part.question) for part in parts]
@@ -88,26 +88,26 @@ def find(
             else:
                 before = frozenset()
             head = before | (terms(part.heading) if part.heading else nearest)
-            beside = frozenset[str]().union(*by_unit[max(0, number - 1) : number], *by_unit[number + 1 : number + 2])
+            nearby = frozenset[str]().union(*by_unit[max(0, number - 1) : number], *by_unit[number + 1 : number + 2])
             places = (
                 (by_unit[number], INSIDE),
                 (head, HEAD),
                 (above, CONTEXT),
-                (beside, BESIDE),
+                (nearby, NEARBY),
                 (everywhere, PASSAGE),
             )
-            worth = sum(weight * _worth(term, places) for term, weight in asked.items())
-            inside = sum(weight for term, weight in asked.items() if term in by_unit[number])
-            near = sum(weight for term, weight in asked.items() if any(term in place for place, _ in places[:4]))
+            worth = sum(weight * _worth(term, places) for term, weight in term_weights.items())
+            inside = sum(weight for term, weight in term_weights.items() if term in by_unit[number])
+            near = sum(weight for term, weight in term_weights.items() if any(term in place for place, _ in places[:4]))
             piece = text[part.start : part.end]
             bonus = 0.0
             if part.is_prose or ASKS_NAME.search(question):
-                bonus = answer_bonus(question, piece, asked, split, part.question)
+                bonus = answer_bonus(question, piece, term_weights, split, part.question)
             score = worth / total + bonus - RANK_DISCOUNT * rank
             score -= LONG_COST * min(1.0, extent(piece) / LONG_UNIT) + (0.0 if part.is_prose else CODE_COST)
             if inside or near:
                 fits = holds_value(question, piece)
-                candidates.append(Found(rank, part.start, part.end, score, near / total, inside / total, fits))
+                candidates.append(ScoredUnit(rank, part.start, part.end, score, near / total, inside / total, fits))
     return _joined(sorted(candidates, key=lambda candidate: -candidate.score), passages)[:most]
 
 
@@ -135,7 +135,7 @@ def widened(text: str, start: int, end: int, most: int) -> tuple[int, int]:
             return start, end
 
 
-def _joined(ranked: list[Found], passages: Sequence[tuple[str, str]]) -> list[Found]:
+def _joined(ranked: list[ScoredUnit], passages: Sequence[tuple[str, str]]) -> list[ScoredUnit]:
     """Join the best unit with an adjacent one of its paragraph, if that is nearly as good."""
     if not ranked:
         return ranked

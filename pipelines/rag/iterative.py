@@ -23,7 +23,7 @@ from copyspec.text.codec import Codec, Lead, encodable
 from ..instructions import fill
 from ..models import chat_option, engine_of
 from .citing import Citation, citations
-from .options import ON, Layout, LayoutOptions, Speculation, check_call, check_layout
+from .options import DEFAULT_SPECULATION, Layout, LayoutOptions, Speculation, check_call, check_layout
 from .rounds import Rounds, plainly
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class IterativeRAG:
         retriever: Retriever,
         *,
         model: ModelLike = None,
-        speculation: Speculation | None = ON,
+        speculation: Speculation | None = DEFAULT_SPECULATION,
         **layout: Unpack[LayoutOptions],
     ) -> None:
         """Raises ValueError for numbers below one, and for an instruction without {document} or {prompt}; TypeError for
@@ -91,7 +91,7 @@ class IterativeRAG:
         self.engine = engine_of(model)
         self.speculation = speculation
         self._owns = not isinstance(retriever, SpeculativeRetriever)
-        made = speculation or ON
+        made = speculation or DEFAULT_SPECULATION
         self.retriever = (
             retriever
             if isinstance(retriever, SpeculativeRetriever)

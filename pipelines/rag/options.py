@@ -12,7 +12,7 @@ from copyspec.engine.asking.unknown import reject_unknown
 from ..instructions import check_template
 
 INSTRUCTION = "{document}\n\n{prompt}"
-"""The document in front of the prompt, as in the paper."""
+"""The document in front of the prompt, as in RaLMSpec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Speculation:
     sources: int = 8  # cached documents that drafts are copied from
 
 
-ON = Speculation()
+DEFAULT_SPECULATION = Speculation()
 
 
 def check_layout(options: LayoutOptions) -> Layout:
@@ -73,5 +73,5 @@ def check_call(options: CallOptions) -> None:
     if options.acceptance_rule is not None:
         raise ValueError(
             f"rule={options.rule!r} makes the output depend on drafts, and drafts depend on guesses; "
-            "leave rule out: outputs then equal the plain form's"
+            "leave rule out: outputs then equal those without speculation"
         )

@@ -20,7 +20,7 @@ FIRST_CHARS = 40
 COMMONEST, MIN_WEIGHT = 50, 0.7
 """The 50 most common English words get this weight factor, because rarity in few documents is unreliable. From there
 the factor rises to 1 with the logarithm of the rank in `frequent_words.txt`."""
-FEWEST = 20  # texts
+FEWEST = 20  # least N in `TermRarity`
 _CODE = re.compile(r"`[^`]+`|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|\b\w+[._]\w+|\b[a-z]+[A-Z]\w*|--\w+|\b\w+[=(]")
 _NUMBER = re.compile(
     r"\d+|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred|thousand|"
@@ -38,9 +38,9 @@ _ASKED_BY = re.compile(
     # Chinese; not in names: 哪吒 (Nezha), 几内亚 (Guinea), 吗啡 (morphine)
     r"什[么麼](?:时候|時候)?|哪[里裡儿兒个個些]?(?!吒)|谁|誰|(?<!茶)[几幾](?![乎何内內率])|多少|"
     r"多(?=[高大长長久远遠深重])|怎[么麼]样?|如何|[为為](?:何|什[么麼])|何[时時]|(?<=有)何|是否|[吗嗎呢](?!\w)|"
-    # Japanese: a verb's last kana goes with its polite ending, which an answer has in another form
+    # Japanese: with a verb's polite ending also the kana before it, as an answer has the verb in another form
     r"いつ(?!も)|どこ|どれ|(?<![なほ])どの|どう(?:して|やって|すれば)|だれ|なぜ|なに|いく[らつ]|"
-    # where a run begins, else a surname: 何明, 何さん, 姓何
+    # where no word character precedes it, 何 may also be a surname: 何明, 何さん, 姓何
     rf"(?<![几幾任姓])何(?!さん|ちゃん|くん)(?:(?<=\w何)|(?=[{_AFTER_WHAT}]|[^一-鿿]|\Z))|"
     r"[ぁ-ん]?(?:です|でした|ます|ました|ません|でしょう)か|"
     # Thai
@@ -49,8 +49,8 @@ _ASKED_BY = re.compile(
 )
 """Question phrases, which do not occur in answers."""
 _PARTICLES = frozenset("的了是在はがをにでとのもへや")
-"""Chinese and Japanese words of one character whose English counterparts are in `STOP_WORDS`. In a run of kana they are
-parts of pairs, which are kept."""
+"""Chinese and Japanese words of one character whose English counterparts are in `STOP_WORDS`. Inside a longer run of
+kana they stay, as parts of pairs of characters."""
 _ASKS_NUMBER = re.compile(
     r"\b(how (?:many|much|deep|long|large|old|fast|far|high|often)|what times?|when|which (?:version|release|year)|"
     r"what (?:year|version)|default|last release)\b",
@@ -178,10 +178,10 @@ class _Factors:
             for place, word in enumerate(listed, 1):
                 part = max(0.0, math.log(place / COMMONEST)) / math.log(len(listed) / COMMONEST)
                 factors.setdefault(split(word)[0], MIN_WEIGHT + (1 - MIN_WEIGHT) * part)
-        self._found = factors
+        self._by_term = factors
 
     def __getitem__(self, term: str) -> float:
-        return self._found.get(term, 1.0)
+        return self._by_term.get(term, 1.0)
 
 
 def limits(text: str) -> set[str]:
@@ -199,7 +199,7 @@ def holds_value(question: str, sentence: str) -> bool:
     return _VALUE.search(sentence, mark.end() if mark else 0) is not None
 
 
-def answer_bonus(question: str, sentence: str, asked: dict[str, float], split: Stems, above: str = "") -> float:
+def answer_bonus(question: str, sentence: str, term_weights: dict[str, float], split: Stems, above: str = "") -> float:
     """Return the bonus of a text for what it has besides words shared with the question. `above`: the question that the
     text answers, in a list of questions and answers."""
     bonus = 0.0
@@ -210,9 +210,9 @@ def answer_bonus(question: str, sentence: str, asked: dict[str, float], split: S
     if _ASKS_VERSION.search(question) and _VERSION.search(sentence):
         bonus += TYPE_BONUS
     beginning = (above or sentence)[:FIRST_CHARS]
-    if any(term in asked for first in cased_words(beginning)[:1] for term in split(first)):
+    if any(term in term_weights for first in cased_words(beginning)[:1] for term in split(first)):
         bonus += FIRST_BONUS
-    if set(asked) <= set(split(beginning)):
+    if set(term_weights) <= set(split(beginning)):
         bonus += TOPIC_BONUS
     return bonus
 

@@ -80,13 +80,13 @@ def answer(
     if not is_found:
         logger.warning("no passage shares a word with the question %r: passage %d is taken", question, best.id)
     if stride is None:
-        shown, asked = {best.id: best.text}, model_of(model, corrects=True)
+        texts, language_model = {best.id: best.text}, model_of(model, corrects=True)
 
         def ask(passage: str) -> Result:
-            return asked.answer(quote_prompt(question, passage, instruction), [passage], max_new_tokens)
+            return language_model.answer(quote_prompt(question, passage, instruction), [passage], max_new_tokens)
 
         result = ask(best.text)
-        if is_found and _is_beside(question, result, shown):
+        if is_found and _misses_question(question, result, texts):
             result = ask(_narrowed(question, best.text))
     else:
         from .iterative import IterativeRAG  # imports torch
@@ -95,8 +95,8 @@ def answer(
         with IterativeRAG(passages, model=correction_engine_of(model), instruction=layout, stride=stride) as pipeline:
             answered = pipeline(question, max_new_tokens=max_new_tokens, temperature=0.0)
         result, best = answered.result, answered.documents[0].hit
-        shown = {document.hit.id: document.hit.text for document in answered.documents}
-    if not is_found or _is_beside(question, result, shown):
+        texts = {document.hit.id: document.hit.text for document in answered.documents}
+    if not is_found or _misses_question(question, result, texts):
         logger.warning(
             "no answer: no content word of the question %r occurs in or next to the quoted sentences", question
         )
@@ -109,30 +109,30 @@ def answer(
         start=start if start >= 0 else None,
         end=start + len(text) if start >= 0 else None,
         result=result,
-        citations=_near_ones(question, text, shown),
+        citations=_near_ones(question, text, texts),
     )
 
 
-def _is_beside(question: str, result: Result, shown: Mapping[int, str]) -> bool:
+def _misses_question(question: str, result: Result, texts: Mapping[int, str]) -> bool:
     """Whether no quote of the result is near a word of the question."""
     text = result.content.strip()
-    return bool(citations(text, shown)) and not _near_ones(question, text, shown)
+    return bool(citations(text, texts)) and not _near_ones(question, text, texts)
 
 
-def _near_ones(question: str, text: str, shown: Mapping[int, str]) -> tuple[Citation, ...]:
-    cited = citations(text, shown)
+def _near_ones(question: str, text: str, texts: Mapping[int, str]) -> tuple[Citation, ...]:
+    cited = citations(text, texts)
     return tuple(
         citation
         for citation in cited
-        if is_near(question, shown[citation.document], citation.document_start, citation.document_end)
+        if is_near(question, texts[citation.document], citation.document_start, citation.document_end)
     )
 
 
 def _narrowed(question: str, passage: str) -> str:
     """The sentence with most of the question's words, as small models often miss it in a whole passage."""
     spans = sentences(passage) or [(0, len(passage))]
-    asked = set(content_words(question))
-    start, end = max(spans, key=lambda span: len(asked.intersection(words(passage[span[0] : span[1]]))))
+    question_words = set(content_words(question))
+    start, end = max(spans, key=lambda span: len(question_words.intersection(words(passage[span[0] : span[1]]))))
     return passage[start:end]
 
 
@@ -143,8 +143,10 @@ def is_near(question: str, text: str, start: int, end: int) -> bool:
     inside = [index for index, span in enumerate(spans) if span[0] < end and span[1] > start]
     first, last = (max(0, inside[0] - 1), min(len(spans), inside[-1] + 2)) if inside else (0, len(spans))
     around = set(words(" ".join(text[begin:until] for begin, until in spans[first:last])))
-    asked = [word for word in content_words(question) if len(word) > 1 or not word.isascii()] or content_words(question)
-    return any(word in around or any(are_akin(word, other) for other in around) for word in asked)
+    question_words = [word for word in content_words(question) if len(word) > 1 or not word.isascii()] or content_words(
+        question
+    )
+    return any(word in around or any(are_akin(word, other) for other in around) for word in question_words)
 
 
 def best_passage(question: str, passages: Sequence[str] | Retriever) -> tuple[Hit, bool]:
@@ -165,16 +167,16 @@ def best_passage(question: str, passages: Sequence[str] | Retriever) -> tuple[Hi
     if not by_words:
         return hits[0], True
     stems = stems_of(retriever)
-    asked = set(stems.query(question))
+    question_words = set(stems.query(question))
     # Scores are not enough: stop words have positive ones, and in rank-bm25's formula other words may have none.
-    best = next((hit for hit in hits if not asked.isdisjoint(stems(hit.text))), None)
+    best = next((hit for hit in hits if not question_words.isdisjoint(stems(hit.text))), None)
     return best or hits[0], best is not None
 
 
 def content_words(question: str) -> list[str]:
     """Return the words of a question without repetitions and stop words, unless it has only stop words."""
-    asked = list(dict.fromkeys(words(question)))
-    return [word for word in asked if word not in STOP_WORDS] or asked
+    question_words = list(dict.fromkeys(words(question)))
+    return [word for word in question_words if word not in STOP_WORDS] or question_words
 
 
 def _by_words(passages: Sequence[str]) -> BM25Retriever:

@@ -1,6 +1,6 @@
 """Divides a passage into units: sentences, list items, rows and lines of code, which can be quoted as an answer.
 
-Questions, headings, rules and lines of a table of contents are no units: they only say what stands elsewhere.
+Questions, headings, rules and lines of a table of contents are not units: they only announce other text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from copyspec.text.sentence_marks import CLOSING, QUESTION_MARKS, SENTENCE_ENDS
 
 from ..sentences import sentences
 
-MAX_LINE = 200  # characters of such a line
+MAX_LINE = 200  # characters of a line of a table of contents
 
 _TITLE = re.compile(
     r"(?:\d{1,2}\.?\s+)?(?:(?:table of )?contents|inhalt(?:sverzeichnis)?|sommaire|table des matières|índice|indice)",
@@ -67,7 +67,7 @@ def _entry(line: str, is_below: bool) -> int | None:
     return 0 if is_below and _NUMBERED_LINE.match(line) and not line.endswith(tuple(SENTENCE_ENDS)) else None
 
 
-MAX_UNIT = 400  # longest list item that is quoted whole, in characters as `extent` counts them
+MAX_UNIT = 400  # longest list item, or paragraph with its question, that is quoted whole, as `extent` counts characters
 WORD_LENGTH = 6  # characters of an English word, with the space
 MAX_TITLE = 70  # characters of a heading without marks
 
@@ -80,7 +80,7 @@ _NUMBERED = re.compile(
     r"(?:\d{1,2}\.)*\d{1,2}[.)]?[ \t]+[^\W\d]|(?:chapter|part|section|appendix)[ \t]\w+(?:[.:]|[ \t]*\Z)", re.IGNORECASE
 )
 _NO_TITLE = re.compile(r"[\d:=`|<>]")
-_NO_ENDS = (*SENTENCE_ENDS, ",", ";")  # of a heading
+_NO_ENDS = (*SENTENCE_ENDS, ",", ";")  # a heading has none of these
 _EMPTY_LINE = re.compile(r"\n[ \t]*\r?\n")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)")
 _TARGET = re.compile(r"\]\([^()\s]*\)")  # of a link in Markdown
@@ -194,8 +194,8 @@ def _asks_first(block: str) -> bool:
 
 
 def extent(text: str) -> float:
-    """Return the length of a text in characters. In scripts without spaces, each counts for as many as its share of a
-    word has in English."""
+    """Return the length of a text in characters of English: in scripts without spaces, a character that is half a word
+    counts as half an English word."""
     if text.isascii():
         return len(text)
     return len(text) + sum(WORD_LENGTH * share_of_word(word) - 1 for word in UNSPACED.findall(text))
@@ -212,10 +212,10 @@ def _blocks(text: str) -> list[_Block]:
         start, at = at, at + len(line)
         bare = line.strip()
         if start in contents and not fenced:
-            kind, begin, end = _closed(blocks, kind, begin, end)
+            kind, begin, end = _close_block(blocks, kind, begin, end)
             continue
         if _FENCE.match(line) and (fenced or not kind or "`" in line):
-            kind, begin, end = _closed(blocks, kind, begin, end)
+            kind, begin, end = _close_block(blocks, kind, begin, end)
             fenced = not fenced
             continue
         is_line = fenced or _TABLE.match(line) or bare.startswith((">>>", "$ "))
@@ -229,29 +229,30 @@ def _blocks(text: str) -> list[_Block]:
             and text[end:start].strip() == ""
             and (text[end:start].count("\n") > 1)
         ):
-            kind, begin, end = _closed(blocks, kind, begin, end)
+            kind, begin, end = _close_block(blocks, kind, begin, end)
         if not bare or _HEADING.match(line) or (_RULE.match(line) and not fenced):
             if kind == "text" and bare and _RULE.match(line) and "\n" not in text[begin:end].strip():
                 kind = ""  # the line above a rule is a heading
-            kind, begin, end = _closed(blocks, kind, begin, end)
+            kind, begin, end = _close_block(blocks, kind, begin, end)
         elif is_line:
-            kind, begin, end = _closed(blocks, kind, begin, end)
+            kind, begin, end = _close_block(blocks, kind, begin, end)
             if any(map(str.isalnum, bare)):
                 kind_of_line = "row" if _TABLE.match(line) and not fenced else "code"
                 blocks.append((start + indent, start + len(line.rstrip()), kind_of_line))
         elif _ITEM.match(line):
-            _closed(blocks, kind, begin, end)
+            _close_block(blocks, kind, begin, end)
             item = indent
             kind, begin, end = "item", start + indent, start + len(line.rstrip())
         elif kind:
             end = start + len(line.rstrip())
         else:
             kind, begin, end = "text", start + len(line) - len(line.lstrip()), start + len(line.rstrip())
-    _closed(blocks, kind, begin, end)
+    _close_block(blocks, kind, begin, end)
     return blocks
 
 
-def _closed(blocks: list[_Block], kind: str, begin: int, end: int) -> tuple[str, int, int]:
+def _close_block(blocks: list[_Block], kind: str, begin: int, end: int) -> tuple[str, int, int]:
+    """Append the open block, if there is one, and return the state without one."""
     if kind and begin < end:
         blocks.append((begin, end, kind))
     return "", 0, 0

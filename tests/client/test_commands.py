@@ -15,7 +15,7 @@ from copyspec.client.embedding import ServerEmbedder
 from copyspec.client.sending import AgainError
 from copyspec.pipelines import DocumentAnswers, GECPipeline, GuardOptions
 from copyspec.pipelines.rag.answering import NOTHING
-from tests.helpers.commands import run
+from tests.helpers.commands import run, run_binary
 from tests.helpers.fake_server import Sent, asked_text, completion, fake_server
 
 PASSAGES = ["The lighthouse was built in 1871 by two brothers.", "The kettle boils at noon, and it is red."]
@@ -228,3 +228,27 @@ def test_a_server_that_cannot_be_asked_is_no_finding(
         url = server.url
     code, out, err = run(capsys, *command, str(tmp_path / "a.txt"), "--server", url, "-m", "m")
     assert (code, out) == (2, "") and "the connection failed" in err
+
+
+@pytest.mark.parametrize(
+    "pieces", [("It is \ud83d", "\ude00.\n"), ("It is \ud83d.\n",), ("It is \udc80.\n",), ("It is \ude00\ud83d",)]
+)
+def test_halves_of_characters_from_a_server_can_be_written(
+    capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path, pieces: tuple[str, ...]
+) -> None:
+    file = tmp_path / "a.txt"
+    with fake_server(answering(*pieces)) as server, copyspec.remote(server.url) as remote:
+        text = remote.generate("Smile.").text
+        chunks = list(remote.stream("Smile."))
+        server.reply = lambda body: stream("", reasoning_content=pieces[0])
+        thought = "".join(chunk.reasoning for chunk in remote.stream("Smile."))
+        server.reply = answering(*pieces)
+        file.write_text("It is.\n")
+        options = ["--instruction", "Smile.", "--server", server.url]
+        streamed = run_binary(capfdbinary, "apply", file, *options, "--stream")
+        written = run_binary(capfdbinary, "apply", file, *options, "-i")
+    units = "".join(pieces).encode("utf-16", "surrogatepass")
+    assert "".join(chunk.content for chunk in chunks) == text == units.decode("utf-16", "replace")
+    assert thought.encode().decode().startswith("It is ")
+    assert streamed[:2] == (0, text.encode()) and written[0] == 0
+    assert file.read_bytes().strip() == text.encode().strip()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec.client.reading import SEED, ThoughtSplitter, changes_by_text, spans_by_text
+from copyspec.client.reading import SEED, CharacterJoiner, ThoughtSplitter, changes_by_text, spans_by_text
 from copyspec.engine.results.logprobs import TokenLogprob
 from copyspec.views.provenance import SourceText, provenance_of
 
@@ -109,3 +109,14 @@ def test_a_streamed_thought_is_told_apart(text: str, size: int) -> None:
             got = [have + new for have, new in zip(got, splitter.push(whole[at : at + size]), strict=True)]
         got = [have + new for have, new in zip(got, splitter.finish(), strict=True)]
         assert got[1].lstrip() == answer.lstrip() and bool(got[0]) <= has_thought
+
+
+@given(st.lists(st.text(st.sampled_from("a猫😀\ud83d\ude00\udc80\n"), max_size=4), max_size=5))
+def test_halves_of_characters_are_joined_or_replaced(pieces: list[str]) -> None:
+    joiner = CharacterJoiner()
+    text = "".join(map(joiner.push, pieces)) + joiner.push("", is_last=True)
+    units = "".join(pieces).encode("utf-16-le", "surrogatepass")
+    assert text == units.decode("utf-16-le", "replace")
+    assert text.encode().decode() == text
+    whole = [char for char in "".join(pieces) if char in "a猫\n"]
+    assert [char for char in text if char in "a猫\n"] == whole

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import copyspec
 from copyspec.pipelines import DocumentAnswers, best_passage
 from copyspec.pipelines.models import LocalModel
-from copyspec.pipelines.rag.citing import Settling, citations
+from copyspec.pipelines.rag.citing import CitationStream, citations
 from copyspec.pipelines.rag.finding import extent, rarity_in, stems_of, units, widened
 from copyspec.pipelines.rag.question_terms import FIRST_BONUS, TermRarity, answer_bonus, asked_terms, commonness
 from copyspec.retrievers import (
@@ -187,10 +187,10 @@ PIECES = ["a", "ab", "c", "-", " ", ".", "\n", " a b c ", " ab ", "灯", "塔建
 @given(*[st.lists(st.sampled_from(PIECES), max_size=20)] * 2)
 def test_what_is_settled_stays_as_it_is(text: list[str], document: list[str]) -> None:
     written, texts = "".join(text), {0: "".join(document)}
-    final, ends, settling = citations(written, texts), [0], Settling(texts)
+    final, ends, stream = citations(written, texts), [0], CitationStream(texts)
     for count in range(len(written)):
-        border, settled = settling.settle(written[:count]), list(settling.citations)
-        fresh = Settling(texts)
+        border, settled = stream.settle(written[:count]), list(stream.citations)
+        fresh = CitationStream(texts)
         assert (border, settled) == (fresh.settle(written[:count]), fresh.citations)
         assert settled == list(final[: len(settled)]) and border >= ends[-1]
         assert all(citation.end > border for citation in final[len(settled) :])

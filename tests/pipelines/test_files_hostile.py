@@ -30,7 +30,7 @@ from copyspec.pipelines import (
     Summary,
 )
 from copyspec.pipelines.editing import file_state, files
-from copyspec.pipelines.editing.file_state import RESULT, ChangedFileError, FileState, beside, exchanged
+from copyspec.pipelines.editing.file_state import RESULT, ChangedFileError, FileState, exchanged, sibling_path
 from copyspec.pipelines.editing.journal import SUFFIX, Journal
 from copyspec.pipelines.editing.paths import Skipped, expand, suffixes_of
 from copyspec.pipelines.editing.runner import Piece
@@ -255,7 +255,7 @@ def test_long_names_have_room_for_what_stands_beside(tmp_path: Path) -> None:
         path.write_bytes(OLD)
         assert correct(path).error is None and path.read_bytes() == NEW and names(tmp_path) == [name]
         path.unlink()
-    assert beside(Path("y" * 250 + "a.txt"), SUFFIX) != beside(Path("y" * 250 + "b.txt"), SUFFIX)
+    assert sibling_path(Path("y" * 250 + "a.txt"), SUFFIX) != sibling_path(Path("y" * 250 + "b.txt"), SUFFIX)
     report = correct(make(tmp_path / ("z" * 250 + ".txt")), backup=".backup")
     assert isinstance(report.error, OSError) and names(tmp_path)[0].endswith(".txt")
 

@@ -55,7 +55,7 @@ def test_texts_are_asked_ahead_and_never_waited_for() -> None:
     hypotheses = Hypotheses([small], batch_size=2)
     hypotheses.price.choose = lambda: True  # type: ignore[method-assign]
     texts = iter(["a", None, "b", "c", "d", None, None, "e"])
-    ahead = hypotheses.ahead(texts)
+    ahead = hypotheses.with_hypotheses(texts)
     assert next(ahead) == ("a", ("A",)) and small.asked == 1
     assert [*ahead] == [None, ("b", ("B",)), ("c", ("C",)), ("d", ("D",)), None, None, ("e", ("E",))]
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from copyspec import Engine
 from copyspec.literature import Rejection
 from copyspec.pipelines.rag import citing
-from copyspec.pipelines.rag.citing import MIN_WORDS, Settling, citations
+from copyspec.pipelines.rag.citing import MIN_WORDS, CitationStream, citations
 from copyspec.pipelines.rag.iterative import IterativeRAG, RAGAnswer, Speculation
 from copyspec.retrievers import BM25Retriever, DenseRetriever, Hit, Retriever, SpeculativeRetriever
 from copyspec.retrievers.base import best
@@ -439,10 +439,10 @@ def test_an_answer_is_settled_in_steps_that_grow_with_its_length(
     counts = []
     for size in (400, 800):
         steps.clear()
-        settling = Settling({0: f"{text}。" if is_quoted else "。"})
+        stream = CitationStream({0: f"{text}。" if is_quoted else "。"})
         for count in range(1, size + 1):
-            settling.settle(text[:count])
-        assert list(settling.citations) == [], "the run has not ended"
+            stream.settle(text[:count])
+        assert list(stream.citations) == [], "the run has not ended"
         counts.append(len(steps))
     assert 0 < counts[1] < 3 * counts[0], counts
 
@@ -450,9 +450,9 @@ def test_an_answer_is_settled_in_steps_that_grow_with_its_length(
 def test_an_answer_that_repeats_itself_is_cited_in_time_that_grows_with_its_length() -> None:
     document = {0: "so it goes " * 300}
     begun = process_time()
-    text, settled_to, settling = "", 0, Settling(document)
+    text, settled_to, stream = "", 0, CitationStream(document)
     for _ in range(300):
         text += "so it goes "
-        settled_to = settling.settle(text)
+        settled_to = stream.settle(text)
     assert citations(text, document)[0].end == len(text.rstrip()) and settled_to > 0
     assert process_time() - begun < 5

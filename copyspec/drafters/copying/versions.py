@@ -134,10 +134,10 @@ def compare(matcher: SequenceMatcher[int], text: Sequence[int], other: Sequence[
         steps -= before[last] - before[first]
         if steps < 0:
             return steps
-        at, beside, size = matcher.find_longest_match(first, last, begin, end)
+        at, other_at, size = matcher.find_longest_match(first, last, begin, end)
         if size:
-            blocks.append((at, beside, size))
-            parts += [(first, at, begin, beside), (at + size, last, beside + size, end)]
+            blocks.append((at, other_at, size))
+            parts += [(first, at, begin, other_at), (at + size, last, other_at + size, end)]
     # Where `get_matching_blocks` keeps its own result.
     matcher.matching_blocks = _joined(sorted(blocks), len(text), len(other))  # type: ignore[attr-defined]
     return steps
@@ -146,12 +146,12 @@ def compare(matcher: SequenceMatcher[int], text: Sequence[int], other: Sequence[
 def _joined(blocks: Iterable[Block], end: int, other_end: int) -> list[Block]:
     """The blocks, those that follow each other joined, and an empty one at the ends of both texts."""
     joined: list[Block] = []
-    for at, beside, size in blocks:
+    for at, other_at, size in blocks:
         before = joined[-1] if joined else (0, 0, 0)
-        if joined and (at, beside) == (before[0] + before[2], before[1] + before[2]):
+        if joined and (at, other_at) == (before[0] + before[2], before[1] + before[2]):
             joined[-1] = (before[0], before[1], before[2] + size)
         else:
-            joined.append((at, beside, size))
+            joined.append((at, other_at, size))
     return [*joined, (end, other_end, 0)]
 
 

@@ -84,10 +84,10 @@ class HeadWeights:
 Predictions = dict[Path, TokenProbs]
 
 
-def walk(weights: HeadWeights, asked: Sequence[Asked], levels: int) -> list[Predictions]:
+def walk(weights: HeadWeights, rows: Sequence[Asked], levels: int) -> list[Predictions]:
     """The predictions for each row after the paths that were read, of fewer than `levels` tokens. Heads that predict
     several tokens at once give those after all paths of one length, under the path of as many zeros."""
-    table, widths = _walked(weights, _Batch(weights, asked, levels), levels)
+    table, widths = _walked(weights, _Batch(weights, rows, levels), levels)
     return _read(table.tolist(), widths)
 
 

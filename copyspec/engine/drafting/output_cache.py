@@ -89,11 +89,11 @@ class OutputCache:
         """The stored outputs most relevant to a new prompt, best first, scored by the rare words that the prompts
         share. Raises TypeError for anything but a str."""
         check_type(isinstance(prompt, str), "prompt", prompt, "a str")
-        asked = set(_WORD.findall(prompt.lower()))
+        prompt_words = set(_WORD.findall(prompt.lower()))
         with self._lock:
             total = len(self._entries)
             scored = [
-                (sum(math.log(1 + total / self._holders[word]) for word in words & asked), age, output)
+                (sum(math.log(1 + total / self._holders[word]) for word in words & prompt_words), age, output)
                 for age, (output, (_, words)) in enumerate(self._entries.items())
             ]
             chosen = [output for score, _, output in sorted(scored, reverse=True)[: self.max_references] if score > 0]

@@ -124,13 +124,13 @@ class Constraints:
             raise ValueError(f"a constraint needs the tokenizer's vocabulary, which a {kind} does not list") from None
 
     def make(
-        self, options: CallOptions, eos: Collection[int], reply: Reply | None = None, asked: Calling | None = None
+        self, options: CallOptions, eos: Collection[int], reply: Reply | None = None, calls: Calling | None = None
     ) -> Constraint | None:
         """The constraint of one row, or None. It begins behind the thought of a model that thinks, see `reply`.
-        `asked`: the tools that the row may call. Raises ValueError for an invalid grammar, or if no token ends the
+        `calls`: the tools that the row may call. Raises ValueError for an invalid grammar, or if no token ends the
         output."""
         ends = tuple(sorted(token for token in eos if 0 <= token < min(self._vocab_size, self._known)))
-        constraint = grammar_of(options) or self._of_calls(options, ends, reply, asked)
+        constraint = grammar_of(options) or self._of_calls(options, ends, reply, calls)
         if constraint is None:
             return None
         grammar, option = constraint
@@ -150,18 +150,18 @@ class Constraints:
             return Constraint(matcher.deep_copy(), self._vocab_size)
 
     def _of_calls(
-        self, options: CallOptions, ends: tuple[int, ...], reply: Reply | None, asked: Calling | None
+        self, options: CallOptions, ends: tuple[int, ...], reply: Reply | None, calls: Calling | None
     ) -> tuple[str, str] | None:
         """The grammar of the calls that an output may hold; None if they are not constrained."""
-        if reply is None or asked is None or not asked.by_grammar:
+        if reply is None or calls is None or not calls.by_grammar:
             return None
         why = "" if ends else "no token ends the output"
         if not why:
             with self._lock:
                 tokens = self._tokens(ends)
             syntax = HARMONY if reply.format.is_harmony else reply.format.calls
-            forced: Forced | None = ("opened" if asked.beginning else "whole") if asked.is_forced else None
-            grammar = call_grammar(syntax, asked.wanted, tokens, forced)
+            forced: Forced | None = ("opened" if calls.beginning else "whole") if calls.is_forced else None
+            grammar = call_grammar(syntax, calls.wanted, tokens, forced)
             if grammar is not None:
                 return grammar, _TOOLS
             why = "its calls have no tags"

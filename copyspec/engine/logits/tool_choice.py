@@ -93,12 +93,12 @@ def calling(reply: Reply | None, options: CallOptions) -> Calling:
     return replace(choice, beginning=beginning)
 
 
-def begun(encoded: Encoded, asked: Calling, codec: Codec) -> Encoded:
+def begun(encoded: Encoded, calls: Calling, codec: Codec) -> Encoded:
     """The prompt with the beginning of the call that the output must be."""
-    if not asked.beginning or encoded.reply is None:
+    if not calls.beginning or encoded.reply is None:
         return encoded
-    ids = codec.encode_rendered(shown(asked.beginning)).ids
-    return replace(encoded, ids=[*encoded.ids, *ids], reply=replace(encoded.reply, beginning=asked.beginning))
+    ids = codec.encode_rendered(shown(calls.beginning)).ids
+    return replace(encoded, ids=[*encoded.ids, *ids], reply=replace(encoded.reply, beginning=calls.beginning))
 
 
 def _may_think(reply: Reply) -> bool:

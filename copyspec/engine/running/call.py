@@ -127,7 +127,7 @@ class Chunks(Iterator["Chunk"]):
         self._call.drop()
 
 
-def next_look(seconds: float | None) -> float:
+def poll_interval(seconds: float | None) -> float:
     """Seconds until a waiting caller polls again, if it may wait for `seconds` (None: without limit)."""
     return RECHECK_SECONDS if seconds is None else min(seconds, RECHECK_SECONDS)
 
@@ -152,7 +152,7 @@ class Wakeups:
 
     def wait(self, waiter: threading.Lock, seconds: float | None) -> None:
         """Wait for the next `notify_all`, at most `seconds` or RECHECK_SECONDS; the caller then checks again."""
-        if not waiter.acquire(timeout=next_look(seconds)):
+        if not waiter.acquire(timeout=poll_interval(seconds)):
             with suppress(ValueError):  # notified at the last moment
                 self._waiters.remove(waiter)
 
@@ -180,16 +180,16 @@ class Ticket:
     """The caller wants complete results only; `deliver` wakes it when its last row ends."""
     is_cancelled: bool = False  # set without a lock by whoever stops waiting, which may be the garbage collector
     waiting: deque[tuple[int, Request]] = field(default_factory=deque)
-    count: int = 0  # requests taken so far
+    num_taken: int = 0  # requests taken so far
     is_exhausted: bool = False  # all requests are taken
     running: int = 0  # rows
-    preparing: float = 0.0  # seconds that its requests took to make, which count towards a timeout
+    preparation_seconds: float = 0.0  # seconds that its requests took to make, which count towards a timeout
     outputs: deque[list[StepOutput]] = field(default_factory=deque)  # of steps, not yet taken
     wakeups: Wakeups = field(default_factory=Wakeups)  # of the threads that wait for it
     _error: BaseException | None = None
 
     @property
-    def expects(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether the caller has something to wait for."""
         to_come = not self.is_cancelled and bool(self.running or self.waiting or not self.is_exhausted)
         return bool(self.outputs or self._error) or to_come
@@ -200,7 +200,7 @@ class Ticket:
         return not self.is_cancelled and bool(self.running or self.waiting)
 
     @property
-    def is_present(self) -> bool:
+    def has_rows(self) -> bool:
         """Whether one of its rows is running or may still begin."""
         return bool(self.running) or not (self.is_cancelled or (self.is_exhausted and not self.waiting))
 
@@ -214,8 +214,8 @@ class Ticket:
                 return
             if request is None:
                 return
-            self.waiting.append((self.count, replace(request, owner=self)))
-            self.count += 1
+            self.waiting.append((self.num_taken, replace(request, owner=self)))
+            self.num_taken += 1
 
     def take(self) -> list[StepOutput] | None:
         """The oldest outputs not yet taken; None if there are none. Raises the error that ended the ticket."""
@@ -266,7 +266,7 @@ class Lane:
     only: Ticket | None = None  # whose requests alone may join the batch; None: those of all callers
     rows: dict[int, tuple[Ticket, int]] = field(default_factory=dict)
     """Row of the batch -> its ticket and the index of the request."""
-    count: int = 0  # rows of the batch so far
+    num_rows: int = 0  # rows of the batch so far
     wakeups: Wakeups = field(default_factory=Wakeups)  # of the worker
 
     @property
@@ -360,13 +360,13 @@ class Lane:
                     if ticket.waiting and not ticket.is_cancelled and self.only in (None, ticket):
                         index, request = ticket.waiting.popleft()
                         ticket.running += 1
-                        self.rows[self.count] = ticket, index
-                        self.count += 1
+                        self.rows[self.num_rows] = ticket, index
+                        self.num_rows += 1
                         break
             yield request
 
     def _prune(self) -> None:
-        self.tickets = deque(ticket for ticket in self.tickets if ticket.is_present)
+        self.tickets = deque(ticket for ticket in self.tickets if ticket.has_rows)
 
 
 class TimeLimit:

@@ -59,7 +59,7 @@ class Replying(NamedTuple):
     """How the output of one prompt is read."""
 
     reply: Reply | None
-    asked: Calling
+    calls: Calling
     before: Sequence[int]
     """The end of the prompt that it is decoded with (`Codec.context`)."""
 
@@ -120,7 +120,7 @@ class Job:
         place = self.blocks[origin.source - len(self.sources)].place(origin.offset)
         return None if place is None else Origin(len(self.sources) - 1, place)
 
-    def settled_spans(self, count: int) -> tuple[Span, ...]:
+    def final_spans(self, count: int) -> tuple[Span, ...]:
         """Spans of the first `count` tokens that no later token can change."""
         tokens = tuple(self.tokens[:count])
         whole = self.codec.text_of(tokens, self.before)
@@ -256,10 +256,10 @@ class JobMaker:
                 )
             options = shared.of_prompt(index, len(prompts)) if shared.lists else shared
             encoded = self._encoder.prompt(index, raw, options, pad)
-            asked = NO_CALLS
+            calls = NO_CALLS
             if encoded.reply is not None or options.tool_choice is not None:
-                asked = calling(encoded.reply, options)
-                encoded = begun(encoded, asked, self._codec)
+                calls = calling(encoded.reply, options)
+                encoded = begun(encoded, calls, self._codec)
             prompt, start = encoded.ids, target.start(encoded.ids)
             cache = options.output_cache if options.drafts else None
             earlier = cache.references(self._codec.decode(prompt)) if cache is not None else []
@@ -277,7 +277,7 @@ class JobMaker:
             copyable = Copyable(sources, prompt_blocks(self._codec, prompt) if finds else [], comparisons)
             is_whole = raw.ids is None and self._codec.decodes_alone
             before = () if is_whole or target.is_encoder_decoder else self._codec.context(prompt)
-            replying = Replying(encoded.reply, asked, before)
+            replying = Replying(encoded.reply, calls, before)
             for sample in range(options.n):
                 jobs.append(self._job(index, sample, output, copyable, options, replying))
                 # A constraint holds for the whole text.
@@ -388,8 +388,8 @@ class JobMaker:
             changes = [] if sampling.is_greedy else warpers(sampling)
             recorder = LogprobRecorder(output.start, options.logprobs, changes, self._codec.decode, **decoding)
         constraint = None
-        if options.is_constrained or replying.asked.by_grammar:
-            constraint = self._constraints.make(options, eos, replying.reply, replying.asked)
+        if options.is_constrained or replying.calls.by_grammar:
+            constraint = self._constraints.make(options, eos, replying.reply, replying.calls)
         own, limits = options.own_drafters, list[Any]()
         if constraint is not None:
             own, limits = (*own, constraint.drafter), [constraint.processor(output.start)]

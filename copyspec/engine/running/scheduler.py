@@ -22,7 +22,7 @@ from copyspec.common.checks import shown
 from copyspec.common.forks import fork_safe
 from copyspec.common.lockless import LiveSet
 from copyspec.decoding.requests import Request, StepOutput
-from copyspec.engine.running.call import Lane, Ticket, TimeLimit, next_look
+from copyspec.engine.running.call import Lane, Ticket, TimeLimit, poll_interval
 
 if TYPE_CHECKING:
     from copyspec.engine.asking.call_options import CallOptions
@@ -151,10 +151,10 @@ class CallScheduler:
         """Yield the outputs of the ticket's requests step by step, with the index of the request as row.
 
         Closing the iterator ends the rows within one step. An error of the ticket's own processors, criteria or
-        drafters is raised here and nowhere else. Raises TimeoutError when `timeout` seconds have been spent on making
-        the requests and since the first call.
+        drafters is raised here and nowhere else. Raises TimeoutError when the time that making the requests took and
+        the time since the first call exceed `timeout` seconds together.
         """
-        limit = None if timeout is None else TimeLimit(timeout, ticket.preparing)
+        limit = None if timeout is None else TimeLimit(timeout, ticket.preparation_seconds)
         if ticket.lane.driver == get_ident():
             raise RuntimeError(
                 "deadlock: a drafter, logits processor or stopping criterion waits for the call that it runs in"
@@ -167,12 +167,12 @@ class CallScheduler:
 
     async def asteps(self, ticket: Ticket, timeout: float | None = None) -> AsyncGenerator[list[StepOutput], None]:
         """`steps` for asyncio, without a thread per caller. Cancelling the task ends the rows within one step."""
-        limit = TimeLimit(timeout, ticket.preparing)
+        limit = TimeLimit(timeout, ticket.preparation_seconds)
         arrived = ticket.arrived
         if arrived is None:
             raise RuntimeError("the call was submitted without loop=; give submit the running event loop to await it")
         try:
-            while ticket.expects:
+            while ticket.is_pending:
                 with self._lock:
                     outputs = ticket.take()
                     if outputs is None:
@@ -185,11 +185,11 @@ class CallScheduler:
                 if seconds == 0.0:
                     raise limit.error()
                 # Before Python 3.12 wait_for may swallow a cancellation.
-                look = asyncio.get_running_loop().call_later(next_look(seconds), arrived.set)
+                poll = asyncio.get_running_loop().call_later(poll_interval(seconds), arrived.set)
                 try:
                     await arrived.wait()
                 finally:
-                    look.cancel()
+                    poll.cancel()
         finally:
             self.cancel(ticket)
 
@@ -200,7 +200,7 @@ class CallScheduler:
         Without an error, this may be called by the garbage collector at any point, even while this thread holds the
         lock. The next driver of the lane then finds the ticket cancelled.
         """
-        was_present = ticket.is_present
+        had_rows = ticket.has_rows
         if error is None:
             ticket.is_cancelled = True
             ticket.wake()
@@ -213,7 +213,7 @@ class CallScheduler:
             if error is not None:
                 ticket.fail(error)
             abandoned = self._abandoned(ticket.lane)
-            if was_present:  # else none of its rows was left, and nothing changes for the others
+            if had_rows:  # else none of its rows was left, and nothing changes for the others
                 ticket.lane.wake()
         if abandoned is not None:
             self._close(abandoned)
@@ -310,14 +310,14 @@ class CallScheduler:
                         waiter = ticket.wakeups.waiter()
                 if waiter is None:
                     outputs = self._drive(lane, ticket)
-                elif not ticket.is_cancelled:  # which needs no lock, so it may have come before the waiter
+                elif not ticket.is_cancelled:  # without the lock, so perhaps before there was a waiter
                     ticket.wakeups.wait(waiter, seconds)
         except BaseException:
             if claims:
                 with self._lock:
                     if lane.driver == get_ident():  # interrupted before or after the step
                         lane.driver = None
-                    lane.wake()  # the step may have ended without it
+                    lane.wake()  # the interrupted step may have woken nobody
             raise
         return outputs
 
@@ -329,7 +329,7 @@ class CallScheduler:
         try:
             lane.only = only
             if lane.steps is None:
-                lane.steps, lane.count = lane.decode(lane.take()), 0
+                lane.steps, lane.num_rows = lane.decode(lane.take()), 0
             outputs = next(lane.steps)
         except BaseException as error:
             failed = error
@@ -346,7 +346,7 @@ class CallScheduler:
                     came = only.take()  # nobody else waits for this lane
                 else:
                     abandoned = self._abandoned(lane)
-                    if only is not None:  # others may wait for this step to end; after a worker's see `_has_work`
+                    if only is not None:  # others may wait for it to end; after a worker's step, see `_has_work`
                         lane.wake()
             for steps in (dropped, abandoned):
                 if steps is not None:

@@ -17,6 +17,8 @@ from copyspec.text.replies.marks import split, unmarked, without_first
 from copyspec.text.replies.reader import KINDS
 from copyspec.text.stops import held_back
 
+__all__ = ["Assembly", "ChunkMaker", "RewindableSequence", "Stats"]  # the last two for users of `Assembly`
+
 
 class ChunkMaker:
     """Turns steps into chunks. The texts of a prompt's chunks concatenate to the text of its result."""
@@ -34,7 +36,7 @@ class ChunkMaker:
             sources = _sources(job, output)
             first = next((source for source in sources if source is not None), None)
             logprobs = tuple(job.logprobs[-len(output.tokens) :]) if output.tokens else ()
-            spans = partial(job.settled_spans, len(job.tokens))
+            spans = partial(job.final_spans, len(job.tokens))
             yield Chunk(
                 text,
                 tuple(output.tokens),
@@ -61,8 +63,8 @@ class _TextStream:
         codec, before = job.codec, job.before
         self._detokenizer = codec.detokenizer(before) if self._reader is None else codec.marked_detokenizer(before)
         self._held = ""  # marked text, if the output has parts
-        self._given = 0
-        self._parts = {kind: 0 for kind in KINDS}  # characters of each that were given
+        self._yielded = 0
+        self._parts = {kind: 0 for kind in KINDS}  # characters of each that were yielded
         self._is_first = True
 
     def push(self, tokens: Sequence[int]) -> tuple[str, str, str]:
@@ -70,7 +72,11 @@ class _TextStream:
         result = self._job.result
         if result is not None:
             reasoning, content = result.reasoning, result.content
-            return result.text[self._given :], reasoning[self._parts["reasoning"] :], content[self._parts["content"] :]
+            return (
+                result.text[self._yielded :],
+                reasoning[self._parts["reasoning"] :],
+                content[self._parts["content"] :],
+            )
         pending = self._held + self._detokenizer.push(tokens)
         text = pending if self._reader is None else unmarked(pending)
         strings = self._job.stop_strings
@@ -79,41 +85,38 @@ class _TextStream:
             piece, self._held = text[: len(text) - keep], text[len(text) - keep :]
         else:
             piece, self._held = split(pending, len(text) - keep)
-        shown = text[: len(text) - keep]
-        if shown and self._is_first:
-            self._is_first, whole = False, shown
-            shown = self._job.without_leading_space(whole)
-            self._job.skipped = len(whole) - len(shown)
+        new_text = text[: len(text) - keep]
+        if new_text and self._is_first:
+            self._is_first, whole = False, new_text
+            new_text = self._job.without_leading_space(whole)
+            self._job.skipped = len(whole) - len(new_text)
             piece = piece if self._reader is None else without_first(piece, self._job.skipped)
-        self._given += len(shown)
+        self._yielded += len(new_text)
         if self._reader is None:
-            self._parts["content"] += len(shown)
-            return shown, "", shown
+            self._parts["content"] += len(new_text)
+            return new_text, "", new_text
         pieces = list(self._reader.push(piece))
         reasoning, content = ("".join(part.text for part in pieces if part.kind == kind) for kind in KINDS)
         self._parts["reasoning"] += len(reasoning)
         self._parts["content"] += len(content)
-        return shown, reasoning, content
+        return new_text, reasoning, content
 
 
 def _sources(job: Job, output: StepOutput) -> tuple[str | None, ...]:
     """The source name of each token; None for the model's own."""
     names: list[str | None] = []
-    for place in output.origins:
-        origin = job.source_origin(place)
-        name = None if origin is None else "output" if origin.source == OUTPUT else job.sources[origin.source].name
+    for origin in output.origins:
+        mapped = job.source_origin(origin)
+        name = None if mapped is None else "output" if mapped.source == OUTPUT else job.sources[mapped.source].name
         names.append(name)
     return tuple(names)
-
-
-__all__ = ["Assembly", "RewindableSequence", "Stats"]
 
 
 class Assembly:
     """Builds the chunks and the result of one output from tokens that are already final."""
 
     def __init__(self, job: Job) -> None:
-        """`job`: of the prompt that the result is for."""
+        """`job`: the prompt's, which gets the result."""
         self.job = job
         self._maker = ChunkMaker([job])
 

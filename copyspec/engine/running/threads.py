@@ -1,8 +1,8 @@
 """Runs forward passes: under the locks of their models and, on a CPU, on the best number of torch's threads.
 
-The threads of one pass synchronise some hundred times. If another program occupies a core, each of these waits may last
-a time slice of the operating system: two threads were 10 to 100 times slower than one with a busy program on each of
-two cores, and hardly faster on free cores for a small model. The number is therefore chosen by measuring passes that
+The threads of one pass synchronise about a hundred times. If another program occupies a core, each of these waits may
+last a time slice of the operating system: two threads were 10 to 100 times slower than one with a busy program on each
+of two cores, and hardly faster on free cores for a small model. The number is therefore chosen by measuring passes that
 run anyway: their times are compared between thread counts, and a pass that takes far longer than expected triggers a
 trial of fewer threads.
 """
@@ -75,7 +75,8 @@ class Load:
 
 
 def held_by_others(before: Load | None) -> float:
-    """Average number of cores other programs used since `before`, or in the last minute if that is too recent."""
+    """Average number of cores other programs used since `before`, or if that is too recent, the load of the
+    last minute, in which this process counts, too."""
     now = Load.read()
     if before is not None and now is not None and now.at - before.at >= MIN_LOOK:
         return max(0.0, (now.busy - before.busy) / (now.at - before.at))
@@ -90,7 +91,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SMALL = 32_000_000
-"""Number of parameters up to which a model starts with one thread, which reads its weights in some ten milliseconds. A
+"""Number of parameters up to which a model starts with one thread, which reads its weights in about ten milliseconds. A
 larger one starts with the program's threads less the cores that others use: on one thread a long prompt would take
 minutes."""
 
@@ -103,7 +104,7 @@ STAYS = 0.95
 threads. The passes compared read a few tokens; prompts and large drafts, which are limited by arithmetic, gain more."""
 
 TRIES = 3  # passes per trial
-LATE = 4  # latest passes at the current count that a trial is compared with
+RECENT = 4  # latest passes at the current count that a trial is compared with
 HOPELESS = 2.0  # times the mean of those latest passes: a trial of more threads stops at the first pass this slow
 SLOW = 3.0
 """Times the expected time: two passes in a row this slow trigger a trial of fewer threads."""
@@ -113,9 +114,9 @@ WAITING = 1.5
 WAITED = 0.03  # minimum seconds lost in such waits: more than a few time slices
 FREE = 1.2  # ratio of wall to processor time below which the core of this thread seems free
 
-MEMORY = 0.6  # weight of earlier passes in the times that WAITING and FREE refer to
+DECAY = 0.6  # weight of earlier passes in the times that WAITING and FREE refer to
 FIRST_WAIT = 2.0  # seconds of passes before more threads are tried, so that short calls are not used for trials
-DOUBLED_WAIT = 60.0  # up to which that time doubles: a program that held a core for some minutes must not cost an hour
+DOUBLED_WAIT = 60.0  # up to which it doubles: after some minutes of a busy program trials must not be off for an hour
 MAX_WAIT = 600.0
 STAKE = 50.0  # seconds of passes before the next trial per second lost by the last one: at most 2 % overhead
 MIN_PASS = 1e-3  # seconds; shorter passes lose as much to starting threads as they gain
@@ -130,7 +131,7 @@ class ThreadChoice:
         """Threads of passes outside trials."""
         self._tried = 0  # threads of the running trial; 0: none
         self._trial: list[float] = []
-        self._late: deque[float] = deque(maxlen=LATE)
+        self._recent: deque[float] = deque(maxlen=RECENT)
         self._is_measured = self.count == 1
         self._wall = self._used = 0.0
         self._since = self._lost = 0.0
@@ -144,8 +145,8 @@ class ThreadChoice:
         """Record a pass on `count` threads: its wall time `seconds`, the processor time `used` by its first thread, and
         its time over the expected time, `ratio` (None if nothing was expected)."""
         self._since += seconds
-        self._wall = MEMORY * self._wall + seconds
-        self._used = MEMORY * self._used + used
+        self._wall = DECAY * self._wall + seconds
+        self._used = DECAY * self._used + used
         if count > 1 and self._is_waiting:
             self._settle(count // 2, "its threads wait for cores that other programs hold")
             self._wait_for(seconds - used)
@@ -154,8 +155,8 @@ class ThreadChoice:
                 self._try(ratio, seconds)
         elif count == self.count:
             if ratio is not None:
-                self._late.append(ratio)
-            self._tried = self._to_try(bound, seconds) if len(self._late) > 1 else 0
+                self._recent.append(ratio)
+            self._tried = self._to_try(bound, seconds) if len(self._recent) > 1 else 0
 
     @property
     def _is_waiting(self) -> bool:
@@ -163,9 +164,9 @@ class ThreadChoice:
 
     def _to_try(self, bound: int, seconds: float) -> int:
         """Another thread count if it is time for a trial, else 0."""
-        late = list(self._late)
-        is_slow = min(late[-2:]) > SLOW
-        if self.count > 1 and (is_slow or (not self._is_measured and len(late) == LATE)):
+        recent = list(self._recent)
+        is_slow = min(recent[-2:]) > SLOW
+        if self.count > 1 and (is_slow or (not self._is_measured and len(recent) == RECENT)):
             return self.count // 2
         is_free = self._wall < FREE * self._used
         if self.count < bound and self._since > self._wait and seconds > MIN_PASS and is_free:
@@ -176,7 +177,7 @@ class ThreadChoice:
         """Add one pass to the trial; decide after the last one. `now`, `tried`: mean ratios at the current count and at
         the tried one."""
         self._trial.append(ratio)
-        now, tried = sum(self._late) / len(self._late), sum(self._trial) / len(self._trial)
+        now, tried = sum(self._recent) / len(self._recent), sum(self._trial) / len(self._trial)
         self._lost += max(0.0, 1.0 - now / ratio) * seconds
         is_more = self._tried > self.count
         if len(self._trial) < TRIES and not (is_more and ratio > HOPELESS * now):
@@ -199,12 +200,12 @@ class ThreadChoice:
             self._wait = FIRST_WAIT
         self.count, self._is_measured = count, True
         self._tried, self._trial = 0, []
-        self._late.clear()
+        self._recent.clear()
         self._wall = self._used = self._since = self._lost = 0.0
 
 
 class _Seen(threading.local):
-    """Marks threads that made a pass."""
+    """Whether a Python thread's own thread count has been read."""
 
     yes = False
 
@@ -251,12 +252,12 @@ class Passes:
 
     locks: Callable[[], Sequence[threading.RLock]]
     counts: Threads | None = None  # None for a model that is not on a CPU
-    given: int | None = None  # the caller's thread count; None: the number measured to be fastest
+    num_threads: int | None = None  # the caller's thread count; None: the number measured to be fastest
 
     def run(self, call: Callable[[], T], locks: Sequence[threading.RLock] | None = None) -> T:
         """Run `call`, a forward pass or a part of one. `locks`: those to take before; None: all."""
         if locks is None:
-            if forks.is_waiting:
+            if forks.is_fork_pending:
                 sleep(forks.FORK_SECONDS)
             locks = sorted(set(self.locks()), key=id)
         if locks:
@@ -264,7 +265,7 @@ class Passes:
             # __enter__ would leave a lock held forever.
             with locks[0]:
                 return self.run(call, locks[1:])
-        counts, wanted = self.counts, self.given
+        counts, wanted = self.counts, self.num_threads
         if counts is None:
             return call()
         own = torch.get_num_threads() if _SEEN.yes else _own()

@@ -57,19 +57,19 @@ def refuse_options(config: GenerationConfig) -> None:
 
 
 def refuse_arguments(
-    model: PreTrainedModel, arguments: Mapping[str, object], asked: Mapping[str, object] | None
+    model: PreTrainedModel, arguments: Mapping[str, object], explicit: Mapping[str, object] | None
 ) -> None:
     """Raise ValueError for a model argument that copyspec would not pass on.
 
-    `arguments`: those that `generate` has prepared; `asked`: those of its caller, None if they are not known. What
+    `arguments`: those that `generate` has prepared; `explicit`: those of its caller, None if they are not known. What
     `generate` adds for a text is no more than the model makes of the text by itself, but from an image it makes other
     arguments, and drops the image.
     """
     read = forward_arguments(model)
     checked = dict(arguments)
-    if asked is not None:
-        checked = {name: value for name, value in arguments.items() if name in asked}
-        checked |= {name: value for name, value in asked.items() if name in read}
+    if explicit is not None:
+        checked = {name: value for name, value in arguments.items() if name in explicit}
+        checked |= {name: value for name, value in explicit.items() if name in read}
     for name, value in checked.items():
         if name in HARMLESS or _is_neutral(model, name, value):
             continue
@@ -91,10 +91,10 @@ def _is_neutral(model: PreTrainedModel, name: str, value: object) -> bool:
     return value is None or value is False or (isinstance(value, (list, tuple)) and not value)
 
 
-def refuse_encoded(asked: Mapping[str, object]) -> None:
+def refuse_encoded(explicit: Mapping[str, object]) -> None:
     """Raise ValueError if the caller of `generate` gave the encoder's outputs. The arguments of a custom loop always
     hold some, since `generate` computes them where the caller gives none."""
-    if asked.get("encoder_outputs") is not None:
+    if explicit.get("encoder_outputs") is not None:
         raise ValueError("copyspec runs the encoder itself: leave encoder_outputs out, and give input_ids=")
 
 

@@ -86,7 +86,7 @@ class Prepared:
     config: GenerationConfig
     criteria: StoppingCriteriaList
     arguments: Mapping[str, object]  # of the model
-    asked: Mapping[str, object] | None  # the keyword arguments of `generate` itself; None if they are not known
+    explicit: Mapping[str, object] | None  # the keyword arguments of `generate` itself; None if they are not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Rows:
 def read_rows(model: PreTrainedModel, call: Prepared) -> Rows:
     """Parse the arguments. Raises ValueError or TypeError for anything unsupported, before decoding starts."""
     ids, config, criteria = call.ids, call.config, call.criteria
-    refuse_arguments(model, call.arguments, call.asked)
+    refuse_arguments(model, call.arguments, call.explicit)
     samples = config.num_return_sequences or 1
     limit = criteria.max_length
     eos = [token for rule in criteria if isinstance(rule, EosTokenCriteria) for token in _tokens(rule)]

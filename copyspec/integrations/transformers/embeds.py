@@ -78,8 +78,8 @@ def first_step(model: PreTrainedModel, call: Prepared, processors: LogitsProcess
     arguments, config = dict(call.arguments), copy.copy(call.config)
     embeds = arguments.pop("inputs_embeds")
     assert isinstance(embeds, torch.Tensor)
-    asked = None if call.asked is None else {**call.asked, "inputs_embeds": None}
-    refuse_arguments(model, arguments, asked)
+    explicit = None if call.explicit is None else {**call.explicit, "inputs_embeds": None}
+    refuse_arguments(model, arguments, explicit)
     cache = cache_of(arguments)
     if cache is None:
         raise ValueError(f"inputs_embeds need a cache, and {type(model).__name__} has none: give input_ids=")
@@ -106,4 +106,4 @@ def first_step(model: PreTrainedModel, call: Prepared, processors: LogitsProcess
     config = copy.copy(call.config)
     if (length := getattr(config, "_mask_length", None)) is not None:
         config._mask_length = length + 1
-    return step, replace(call, ids=output.sequences[:, -1:], config=config, arguments=arguments, asked=asked)
+    return step, replace(call, ids=output.sequences[:, -1:], config=config, arguments=arguments, explicit=explicit)

@@ -108,11 +108,11 @@ class CustomGenerate:
     ) -> ModelOutput | torch.LongTensor:
         check_own_steps(model)
         own = {name: kwargs.pop(name) for name in OWN if name in kwargs}
-        asked = _asked(self)
-        lost = asked or {}
+        explicit = _explicit_arguments(self)
+        lost = explicit or {}
         refuse_encoded(lost)
         kwargs.setdefault("synced_gpus", lost.get("synced_gpus"))
-        prepared = Prepared(input_ids, inputs_tensor, generation_config, stopping_criteria, kwargs, asked)
+        prepared = Prepared(input_ids, inputs_tensor, generation_config, stopping_criteria, kwargs, explicit)
         refuse_options(generation_config)
         check_processors(logits_processor, "leave out custom_generate")
         first: FirstStep | None = None
@@ -233,10 +233,10 @@ class _Call:
 
     def _is_recorded(self) -> bool:
         """Whether the call returns more than tokens and scores, or has a cache of its caller's to fill."""
-        config, asked = self._prepared.config, self._prepared.asked
+        config, explicit = self._prepared.config, self._prepared.explicit
         if config.return_dict_in_generate:
             return config.use_cache is not False or bool(config.output_hidden_states or config.output_attentions)
-        return asked is None or any(asked.get(name) is not None for name in CACHES)
+        return explicit is None or any(explicit.get(name) is not None for name in CACHES)
 
 
 def _options(rows: Rows, own: Mapping[str, Any], *, sampled: bool) -> CallOptions:
@@ -277,7 +277,7 @@ def _tokenizer(
     return cast("PreTrainedTokenizerBase | None", tokenizer)
 
 
-def _asked(loop: object) -> Mapping[str, object] | None:
+def _explicit_arguments(loop: object) -> Mapping[str, object] | None:
     """The keyword arguments as given by the caller of `generate`; None if they are not found.
 
     transformers (5.17 to 5.24) removes `tokenizer`, `streamer` and `synced_gpus` from those of custom loops. They are

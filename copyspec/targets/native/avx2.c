@@ -1,5 +1,5 @@
 /* Kernels for AVX2 and FMA: inner products of 3 rows of x with the weights of 4 outputs at a time, whose 12 sums stay
-   in registers of 8 numbers. Nothing is transposed: a panel of 4 outputs stays in the L1 cache while all rows of x are
+   in registers of 8 numbers. Nothing is transposed: a tile of 4 outputs stays in the L1 cache while all rows of x are
    multiplied. The order of a sum does not depend on the number of rows. Each inner product has
    one register of sums, over the inputs in order. */
 
@@ -9,7 +9,7 @@
 
 #include "avx2.h"
 
-#define OUTPUTS 4 /* per panel */
+#define OUTPUTS 4 /* per tile */
 #define ROWS 3    /* rows of x at a time */
 
 static int
@@ -19,13 +19,13 @@ is_supported(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-/* Position from which the next panel is prefetched, spread evenly over the work on this one. */
+/* Position from which the next tile is prefetched, spread evenly over the work on this one. */
 typedef struct {
     const char *at;
     Py_ssize_t step; /* bytes per 8 inputs */
 } Ahead;
 
-/* Multiply `rows` rows of x by one panel, and prefetch the next panel. */
+/* Multiply `rows` rows of x by one tile, and prefetch the next tile. */
 INLINED void
 float_sums(const int rows, const float *x, const float *weight, Py_ssize_t in, Ahead ahead, __m256 *sums)
 {
@@ -39,14 +39,14 @@ float_sums(const int rows, const float *x, const float *weight, Py_ssize_t in, A
         _mm_prefetch(ahead.at, _MM_HINT_T0);
         _mm_prefetch(ahead.at + 64, _MM_HINT_T0);
         ahead.at += ahead.step;
-        __m256 given[ROWS];
+        __m256 inputs[ROWS];
         for (int row = 0; row < rows; row++) {
-            given[row] = _mm256_loadu_ps(x + row * in + at);
+            inputs[row] = _mm256_loadu_ps(x + row * in + at);
         }
         for (int i = 0; i < OUTPUTS; i++) {
             __m256 weights = _mm256_loadu_ps(weight + i * in + at);
             for (int row = 0; row < rows; row++) {
-                sum[row][i] = _mm256_fmadd_ps(given[row], weights, sum[row][i]);
+                sum[row][i] = _mm256_fmadd_ps(inputs[row], weights, sum[row][i]);
             }
         }
     }
@@ -97,7 +97,7 @@ multiply(const Product *p, Py_ssize_t first, Py_ssize_t last)
             Ahead ahead = {next + row / ROWS * (p->in / 8) * step, step};
             SUMS[rows - 1](p->x + row * p->in, weight, p->in, ahead, sums);
             for (Py_ssize_t i = 0; i < rows; i++) {
-                finish(p, row + i, first, add_up(sums + OUTPUTS * i));
+                finish(p, row + i, first, horizontal_sums(sums + OUTPUTS * i));
             }
         }
     }

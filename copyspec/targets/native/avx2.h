@@ -30,7 +30,7 @@
 
 /* Add up each of 4 registers, in the order ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)). */
 INLINED __m128
-add_up(const __m256 *sums)
+horizontal_sums(const __m256 *sums)
 {
     __m128 r[4];
     for (int i = 0; i < 4; i++) {

@@ -37,15 +37,15 @@ inner_products(const int rows, const int lines, const Product *p, const float *x
             weights[i] = _mm512_loadu_ps(weight + i * in + at);
         }
         for (int row = 0; row < rows; row++) {
-            __m512 given = _mm512_loadu_ps(x + row * in + at);
+            __m512 inputs = _mm512_loadu_ps(x + row * in + at);
             for (int i = 0; i < OUTPUTS; i++) {
-                sums[row][i] = _mm512_fmadd_ps(given, weights[i], sums[row][i]);
+                sums[row][i] = _mm512_fmadd_ps(inputs, weights[i], sums[row][i]);
             }
         }
     }
     __m128 start = bias != NULL ? _mm_loadu_ps(bias) : _mm_setzero_ps();
     for (int row = 0; row < rows; row++) {
-        _mm_storeu_ps(y + row * p->out, _mm_add_ps(add_up(sums[row]), start));
+        _mm_storeu_ps(y + row * p->out, _mm_add_ps(horizontal_sums(sums[row]), start));
     }
 }
 

@@ -32,7 +32,7 @@
 
 /* The totals of four registers: those of pairs of numbers first, at last those of the four quarters. */
 INLINED __m128
-add_up(const __m512 *sums)
+horizontal_sums(const __m512 *sums)
 {
     __m512 low = _mm512_add_ps(_mm512_unpacklo_ps(sums[0], sums[1]), _mm512_unpackhi_ps(sums[0], sums[1]));
     __m512 high = _mm512_add_ps(_mm512_unpacklo_ps(sums[2], sums[3]), _mm512_unpackhi_ps(sums[2], sums[3]));

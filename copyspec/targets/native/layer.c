@@ -1,4 +1,4 @@
-/* The function `layer`: a decoder layer of Llama's kind in one call.
+/* The function `layer`: a Llama-style decoder layer in one call.
 
    Between its seven products such a layer runs some forty operations on a few tokens, each of which costs more to start
    than to compute. Here its threads go through it together and wait for each other where a part needs all of the one
@@ -16,18 +16,18 @@ layer_kernel(void)
     return kernel() == &AVX512_KERNEL ? &AVX512_LAYER : &AVX2_LAYER;
 }
 
-/* The input of a token. */
+/* The input of a token of the chunk. */
 static const float *
 input_of(const Layer *l, Py_ssize_t token)
 {
-    return l->x + (l->before + token) * l->hidden;
+    return l->x + (l->chunk_start + token) * l->hidden;
 }
 
-/* Rotary position embedding of one head: the first half of the turned numbers is paired with the second. */
+/* Rotary position embedding of one head: the first half of the rotated numbers is paired with the second. */
 static void
-turn(float *head, const float *cosines, const float *sines, Py_ssize_t turned)
+rotate(float *head, const float *cosines, const float *sines, Py_ssize_t rotary_dim)
 {
-    const Py_ssize_t half = turned / 2;
+    const Py_ssize_t half = rotary_dim / 2;
     for (Py_ssize_t i = 0; i < half; i++) {
         float first = head[i], second = head[half + i];
         head[i] = first * cosines[i] - second * sines[i];
@@ -35,40 +35,40 @@ turn(float *head, const float *cosines, const float *sines, Py_ssize_t turned)
     }
 }
 
-/* Normalise and turn a head of the queries or keys of a token. */
+/* Normalise and rotate a head of the queries or keys of a token. */
 static void
-turn_head(const Layer *l, float *head, Py_ssize_t token, const float *norm)
+rotate_head(const Layer *l, float *head, Py_ssize_t token, const float *norm)
 {
     if (norm != NULL) {
         layer_kernel()->normalise(head, head, norm, l->epsilon, l->head_size);
     }
-    const Py_ssize_t at = (l->before + token) * l->turned;
-    turn(head, l->cosines + at, l->sines + at, l->turned);
+    const Py_ssize_t at = (l->chunk_start + token) * l->rotary_dim;
+    rotate(head, l->cosines + at, l->sines + at, l->rotary_dim);
 }
 
-/* Turn the queries and keys of a token, and write its keys and values to the buffers of its row. */
+/* Rotate the queries and keys of a token, and write its keys and values to the buffers of its row. */
 static void
-turn_token(const Layer *l, Py_ssize_t token)
+rotate_token(const Layer *l, Py_ssize_t token)
 {
     const Py_ssize_t size = l->head_size;
     const Row *row = l->table;
-    while (row + 1 < l->table + l->batch && row[1].first <= l->before + token) {
+    while (row + 1 < l->table + l->batch && row[1].first <= l->chunk_start + token) {
         row++;
     }
     float *keys = (float *)(uintptr_t)row->keys, *values = (float *)(uintptr_t)row->values;
-    const Py_ssize_t slot = (Py_ssize_t)(row->start - row->first) + l->before + token;
+    const Py_ssize_t slot = (Py_ssize_t)(row->start - row->first) + l->chunk_start + token;
     for (Py_ssize_t head = 0; head < l->heads; head++) {
-        turn_head(l, l->queries + (token * l->heads + head) * size, token, l->norms[OF_QUERIES]);
+        rotate_head(l, l->queries + (token * l->heads + head) * size, token, l->norms[OF_QUERIES]);
     }
     for (Py_ssize_t head = 0; head < l->key_heads; head++) {
         const Py_ssize_t from = (token * l->key_heads + head) * size, to = (head * row->capacity + slot) * size;
-        turn_head(l, l->new_keys + from, token, l->norms[OF_KEYS]);
+        rotate_head(l, l->new_keys + from, token, l->norms[OF_KEYS]);
         memcpy(keys + to, l->new_keys + from, sizeof(float) * (size_t)size);
         memcpy(values + to, l->new_values + from, sizeof(float) * (size_t)size);
     }
 }
 
-/* Blocks of MAX_QUERIES queries of one key head and row. */
+/* Number of blocks of MAX_QUERIES queries of one key head and row. */
 static Py_ssize_t
 blocks_of(const Layer *l, const Row *row)
 {
@@ -120,59 +120,60 @@ add(float *y, const float *x, Py_ssize_t count)
 }
 
 static void
-run_share(void *given)
+run_share(void *layer)
 {
-    const Layer *l = given;
+    const Layer *l = layer;
     const Share share = own_share(l->threads);
-    const Py_ssize_t first = first_of(share, l->rows), last = last_of(share, l->rows);
+    const Py_ssize_t first = first_of(share, l->chunk_tokens), last = last_of(share, l->chunk_tokens);
     const Outputs own = outputs_of(l, share);
-    for (Py_ssize_t row = first; row < last; row++) {
-        layer_kernel()->normalise(l->normed + row * l->hidden, input_of(l, row), l->norms[BEFORE_ATTENTION], l->epsilon,
-                                  l->hidden);
-    }
-    wait_in(share);
-    multiply_share(l->products + QUERY, 3, share);
-    wait_in(share);
-    for (Py_ssize_t row = first; row < last; row++) {
-        turn_token(l, row);
-    }
-    wait_in(share);
-    attend_share(l, share);
-    wait_in(share);
-    multiply_share(l->products + OUTPUT, 1, share);
-    for (Py_ssize_t row = 0; row < l->rows; row++) {
-        add(l->sums + row * l->hidden + own.first, input_of(l, row) + own.first, own.count);
-    }
-    wait_in(share);
-    for (Py_ssize_t row = first; row < last; row++) {
-        layer_kernel()->normalise(l->normed + row * l->hidden, l->sums + row * l->hidden, l->norms[BEFORE_MLP],
+    for (Py_ssize_t token = first; token < last; token++) {
+        layer_kernel()->normalise(l->normed + token * l->hidden, input_of(l, token), l->norms[BEFORE_ATTENTION],
                                   l->epsilon, l->hidden);
     }
-    wait_in(share);
+    barrier(share);
+    multiply_share(l->products + QUERY, 3, share);
+    barrier(share);
+    for (Py_ssize_t token = first; token < last; token++) {
+        rotate_token(l, token);
+    }
+    barrier(share);
+    attend_share(l, share);
+    barrier(share);
+    multiply_share(l->products + OUTPUT, 1, share);
+    for (Py_ssize_t token = 0; token < l->chunk_tokens; token++) {
+        add(l->sums + token * l->hidden + own.first, input_of(l, token) + own.first, own.count);
+    }
+    barrier(share);
+    for (Py_ssize_t token = first; token < last; token++) {
+        layer_kernel()->normalise(l->normed + token * l->hidden, l->sums + token * l->hidden, l->norms[BEFORE_MLP],
+                                  l->epsilon, l->hidden);
+    }
+    barrier(share);
     multiply_share(l->products + GATE, 1, share);
     multiply_share(l->products + UP, 1, share);
-    const Py_ssize_t panels = l->inner / PANEL, from = first_of(share, panels) * PANEL;
+    const Py_ssize_t panels = l->intermediate / PANEL, from = first_of(share, panels) * PANEL;
     const Py_ssize_t count = last_of(share, panels) * PANEL - from;
-    for (Py_ssize_t row = 0; count > 0 && row < l->rows; row++) {
-        layer_kernel()->activate(l->gate + row * l->inner + from, l->up + row * l->inner + from, count);
+    for (Py_ssize_t token = 0; count > 0 && token < l->chunk_tokens; token++) {
+        layer_kernel()->activate(l->gate + token * l->intermediate + from, l->up + token * l->intermediate + from,
+                                 count);
     }
-    wait_in(share);
+    barrier(share);
     multiply_share(l->products + DOWN, 1, share); /* to `normed`, which no thread reads any more */
-    for (Py_ssize_t row = 0; row < l->rows; row++) {
-        float *sums = l->sums + row * l->hidden + own.first;
-        add(sums, l->normed + row * l->hidden + own.first, own.count);
+    for (Py_ssize_t token = 0; token < l->chunk_tokens; token++) {
+        float *sums = l->sums + token * l->hidden + own.first;
+        add(sums, l->normed + token * l->hidden + own.first, own.count);
     }
 }
 
-/* Lay out the scratch memory for MAX_ROWS tokens, and run the layer on so many at a time: a token attends to none after
-   it. Returns -1 if out of memory. */
+/* Lay out the scratch memory for MAX_ROWS tokens, and run the layer on that many at a time, which is possible as no
+   token attends to later ones. Returns -1 if out of memory. */
 static int
 run_all(Layer *l)
 {
     const Py_ssize_t most = l->tokens < MAX_ROWS ? l->tokens : MAX_ROWS;
-    const size_t rows = (size_t)most, size = (size_t)l->head_size;
-    const size_t queries = rows * (size_t)l->heads * size, keys = rows * (size_t)l->key_heads * size;
-    const size_t hidden = rows * (size_t)l->hidden, inner = rows * (size_t)l->inner;
+    const size_t tokens = (size_t)most, size = (size_t)l->head_size;
+    const size_t queries = tokens * (size_t)l->heads * size, keys = tokens * (size_t)l->key_heads * size;
+    const size_t hidden = tokens * (size_t)l->hidden, intermediate = tokens * (size_t)l->intermediate;
     Py_ssize_t used = 0;
     for (const Row *row = l->table; row < l->table + l->batch; row++) {
         used = row->used > used ? (Py_ssize_t)row->used : used;
@@ -180,7 +181,7 @@ run_all(Layer *l)
     l->threads = layer_threads(l->threads);
     l->stride = (used + 15) / 16 * 16;
     const size_t scores = (size_t)(l->threads * MAX_QUERIES * l->stride);
-    float *memory = PyMem_RawMalloc(sizeof(float) * (hidden + 2 * queries + 2 * keys + 2 * inner + scores));
+    float *memory = PyMem_RawMalloc(sizeof(float) * (hidden + 2 * queries + 2 * keys + 2 * intermediate + scores));
     if (memory == NULL) {
         return -1;
     }
@@ -190,16 +191,16 @@ run_all(Layer *l)
     l->new_keys = l->attended + queries;
     l->new_values = l->new_keys + keys;
     l->gate = l->new_values + keys;
-    l->up = l->gate + inner;
-    l->scores = l->up + inner;
-    for (l->before = 0; l->before < l->tokens; l->before += MAX_ROWS) {
-        l->rows = l->tokens - l->before < MAX_ROWS ? l->tokens - l->before : MAX_ROWS;
-        l->sums = l->y + l->before * l->hidden;
+    l->up = l->gate + intermediate;
+    l->scores = l->up + intermediate;
+    for (l->chunk_start = 0; l->chunk_start < l->tokens; l->chunk_start += MAX_ROWS) {
+        l->chunk_tokens = l->tokens - l->chunk_start < MAX_ROWS ? l->tokens - l->chunk_start : MAX_ROWS;
+        l->sums = l->y + l->chunk_start * l->hidden;
         const float *const inputs[PRODUCTS] = {l->normed, l->normed, l->normed, l->attended, l->normed, l->normed,
                                                l->gate};
         float *const outputs[PRODUCTS] = {l->queries, l->new_keys, l->new_values, l->sums, l->gate, l->up, l->normed};
         for (int i = 0; i < PRODUCTS; i++) {
-            l->products[i].rows = l->rows;
+            l->products[i].rows = l->chunk_tokens;
             l->products[i].x = inputs[i], l->products[i].y = outputs[i];
         }
         run_layer_threads(run_share, l, l->threads);
@@ -219,7 +220,8 @@ run_all(Layer *l)
 
 #endif
 
-/* Check that the rows have all tokens of the pass, and that these fit into their buffers. */
+/* Check that the rows cover all tokens of the pass, and that these fit into their buffers, which have a slot to
+   spare. */
 static int
 check_rows(const Layer *l)
 {
@@ -242,10 +244,10 @@ check_rows(const Layer *l)
 
 const char layer_doc[] =
     "layer(y, x, tokens, parts, scaling, rows, threads)\n\n"
-    "Writes the output of a decoder layer of Llama's kind, [tokens, hidden] of float32, to the address y; x is the "
+    "Writes the output of a Llama-style decoder layer, [tokens, hidden] of float32, to the address y; x is the "
     "address of its input. parts: (products, norms, sizes, rotary); products: (weight, bias) of queries, keys, values, "
     "output, gate, up and down; norms: weights of the two RMSNorms, and those of queries and keys or None; sizes: "
-    "(heads, key heads, head size, epsilon); rotary: (address of cosines, of sines, turned numbers). rows: int64 "
+    "(heads, key heads, head size, epsilon); rotary: (address of cosines, of sines, rotary_dim). rows: int64 "
     "[rows, 7]: first token, address of keys, of values, capacity, slots before the pass, slots after it, address of a "
     "mask [tokens of the row, slots] or 0.";
 

@@ -1,4 +1,4 @@
-/* A decoder layer of Llama's kind in float32, and the kernels that compute its parts beside the products. */
+/* A Llama-style decoder layer in float32, and the kernels that compute its parts beside the products. */
 
 #ifndef COPYSPEC_LAYER_H
 #define COPYSPEC_LAYER_H
@@ -25,16 +25,16 @@ typedef struct {
     Product products[PRODUCTS];
     const float *norms[NORMS]; /* weights of the RMSNorms; NULL for queries and keys that have none */
     float epsilon, scaling;    /* scaling: of the scores */
-    Py_ssize_t tokens, hidden, inner; /* tokens of the pass; inner: width of the MLP */
-    Py_ssize_t before, rows;          /* tokens before those that are computed at a time, and how many these are */
+    Py_ssize_t tokens, hidden, intermediate; /* tokens of the pass; intermediate: width of the MLP */
+    Py_ssize_t chunk_start, chunk_tokens;    /* the tokens that are computed at a time: the first one, and how many */
     Py_ssize_t heads, key_heads, head_size;
-    const float *x, *cosines, *sines; /* [tokens, hidden]; [tokens, turned] */
+    const float *x, *cosines, *sines; /* [tokens, hidden]; [tokens, rotary_dim] */
     float *y;
-    Py_ssize_t turned; /* numbers of a head that are rotated */
+    Py_ssize_t rotary_dim; /* numbers of a head that are rotated */
     int threads;
     const Row *table; /* [batch] */
     Py_ssize_t batch;
-    float *sums; /* [rows, hidden], in y */
+    float *sums; /* [chunk_tokens, hidden], in y */
     float *normed, *queries, *new_keys, *new_values, *attended, *gate, *up, *scores; /* scratch memory */
     Py_ssize_t stride; /* scores of one query; each thread has MAX_QUERIES times as many */
 } Layer;
@@ -59,26 +59,26 @@ typedef struct {
 } LayerArrays;
 
 /* Parse (products, norms, sizes, rotary), as `layer` documents them, and check that they fit the layer, of which tokens,
-   x, y and threads are set. `rows` and those of the products are left to the caller. Returns -1 with an error
-   set; `arrays` are to be released in any case. */
+   x, y and threads are set. `chunk_tokens` and the rows of the products are left to the caller. Returns -1 with an
+   error set; `arrays` are to be released in any case. */
 int take_layer(Layer *layer, LayerArrays *arrays, PyObject *parts);
 void release_layer(LayerArrays *arrays);
 
 /* Raise ValueError; returns -1. */
 int fail_layer(const char *what);
 
-/* Run a function of the threads on `given`. Thread `number` of `count` takes the items first_of .. last_of - 1 of
+/* Run a function of the threads on `argument`. Thread `number` of `count` takes the items first_of .. last_of - 1 of
    `all`. */
 typedef struct {
     int number, count;
 } Share;
 
 int layer_threads(int wanted);
-void run_layer_threads(void (*run)(void *), void *given, int threads);
+void run_layer_threads(void (*run)(void *), void *argument, int threads);
 Share own_share(int threads);
 Py_ssize_t first_of(Share share, Py_ssize_t all);
 Py_ssize_t last_of(Share share, Py_ssize_t all);
-void wait_in(Share share);
+void barrier(Share share);
 void multiply_share(const Product *products, int count, Share share);
 
 /* The first token of a row that is computed now, and how many of its tokens are. */

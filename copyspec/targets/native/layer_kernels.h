@@ -75,7 +75,7 @@ score(const int count, const float *const *queries, const float *key, Py_ssize_t
             }
         }
         for (int query = 0; query < count; query++) {
-            _mm_storeu_ps(scores + query * stride + at, add_up(sums[query]));
+            _mm_storeu_ps(scores + query * stride + at, horizontal_sums(sums[query]));
         }
     }
 }
@@ -155,7 +155,7 @@ attend_some(const int count, const Layer *l, const Row *row, Py_ssize_t key_head
     const float *queries[QUERIES];
     float *out[QUERIES], factors[QUERIES];
     for (int i = 0; i < count; i++) {
-        Py_ssize_t token = begin - l->before + (first + i) / group;
+        Py_ssize_t token = begin - l->chunk_start + (first + i) / group;
         Py_ssize_t at = (token * l->heads + key_head * group + (first + i) % group) * size;
         queries[i] = l->queries + at, out[i] = l->attended + at;
     }

@@ -24,9 +24,10 @@ check_sizes(Layer *l)
 {
     Product *p = l->products;
     const Py_ssize_t queries = l->heads * l->head_size, keys = l->key_heads * l->head_size;
-    const Py_ssize_t shapes[PRODUCTS][2] = {{queries, l->hidden}, {keys, l->hidden},     {keys, l->hidden},
-                                            {l->hidden, queries}, {l->inner, l->hidden}, {l->inner, l->hidden},
-                                            {l->hidden, l->inner}};
+    const Py_ssize_t hidden = l->hidden, intermediate = l->intermediate;
+    const Py_ssize_t shapes[PRODUCTS][2] = {{queries, hidden}, {keys, hidden},         {keys, hidden},
+                                            {hidden, queries}, {intermediate, hidden}, {intermediate, hidden},
+                                            {hidden, intermediate}};
     for (int i = 0; i < PRODUCTS; i++) {
         if (p[i].out != shapes[i][0] || p[i].in != shapes[i][1]) {
             return fail_layer("weights");
@@ -45,7 +46,7 @@ take_layer(Layer *l, LayerArrays *arrays, PyObject *parts)
     unsigned long long cosines, sines;
     if (!PyArg_ParseTuple(parts, "(OOOOOOO)(OOOO)(nnnf)(KKn)", &pairs[0], &pairs[1], &pairs[2], &pairs[3], &pairs[4],
                           &pairs[5], &pairs[6], &norms[0], &norms[1], &norms[2], &norms[3], &l->heads, &l->key_heads,
-                          &l->head_size, &l->epsilon, &cosines, &sines, &l->turned)) {
+                          &l->head_size, &l->epsilon, &cosines, &sines, &l->rotary_dim)) {
         return -1;
     }
     if (l->tokens < 1 || l->tokens > MAX_TOKENS) {
@@ -54,7 +55,7 @@ take_layer(Layer *l, LayerArrays *arrays, PyObject *parts)
     if (check_heads(l->heads, l->key_heads, l->head_size) < 0) {
         return -1;
     }
-    if (l->turned < 0 || l->turned % 2 != 0 || l->turned > l->head_size || cosines == 0 || sines == 0) {
+    if (l->rotary_dim < 0 || l->rotary_dim % 2 != 0 || l->rotary_dim > l->head_size || cosines == 0 || sines == 0) {
         return fail_layer("positions");
     }
     l->cosines = (const float *)(uintptr_t)cosines, l->sines = (const float *)(uintptr_t)sines;
@@ -66,7 +67,7 @@ take_layer(Layer *l, LayerArrays *arrays, PyObject *parts)
             return -1;
         }
     }
-    l->hidden = l->products[QUERY].in, l->inner = l->products[GATE].out;
+    l->hidden = l->products[QUERY].in, l->intermediate = l->products[GATE].out;
     if (check_sizes(l) < 0) {
         return -1;
     }
@@ -106,13 +107,13 @@ layer_threads(int wanted)
 }
 
 void
-run_layer_threads(void (*run)(void *), void *given, int threads)
+run_layer_threads(void (*run)(void *), void *argument, int threads)
 {
     if (threads > 1) {
-        run_parallel(run, given, (unsigned)threads, 0);
+        run_parallel(run, argument, (unsigned)threads, 0);
     }
     else {
-        run(given);
+        run(argument);
     }
 }
 
@@ -144,18 +145,19 @@ end_of(const Layer *l, const Row *row)
 Py_ssize_t
 first_in(const Layer *l, const Row *row)
 {
-    return row->first > l->before ? (Py_ssize_t)row->first : l->before;
+    return row->first > l->chunk_start ? (Py_ssize_t)row->first : l->chunk_start;
 }
 
 Py_ssize_t
 count_in(const Layer *l, const Row *row)
 {
-    const Py_ssize_t last = l->before + l->rows, end = end_of(l, row), count = (end < last ? end : last) - first_in(l, row);
+    const Py_ssize_t last = l->chunk_start + l->chunk_tokens, end = end_of(l, row);
+    const Py_ssize_t count = (end < last ? end : last) - first_in(l, row);
     return count > 0 ? count : 0;
 }
 
 void
-wait_in(Share share)
+barrier(Share share)
 {
     if (share.count > 1) {
         wait_for_threads();

@@ -46,9 +46,9 @@ kernel(void)
 }
 
 static void
-multiply_part(void *given)
+multiply_part(void *product)
 {
-    const Product *p = given;
+    const Product *p = product;
     Py_ssize_t panels = p->out / PANEL, number = thread_number(), count = thread_count(); /* at most p->threads */
     kernel()->multiply(p, panels * number / count * PANEL, panels * (number + 1) / count * PANEL);
 }

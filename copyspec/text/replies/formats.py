@@ -1,4 +1,5 @@
-"""The reply formats of one tokenizer: learned from its chat template once for each choice of template variables."""
+"""The reply formats of one tokenizer, how its model writes thoughts and tool calls (vLLM's reasoning and tool parsers):
+learned from its chat template once for each choice of template variables."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ class ReplyFormats:
         tools: Sequence[Tool],
         variables: Mapping[str, object],
     ) -> Reply | None:
-        """How the answer to a chat is to be read; None if it is its text. `rendered`: the chat, up to the answer."""
+        """How the answer to a chat is to be read; None if it is plain text. `rendered`: the chat, up to the answer."""
         learned = self._format(variables)
         if not (learned.thoughts or learned.is_harmony or tools):
             return None
@@ -51,7 +52,7 @@ class ReplyFormats:
         )
 
     def _format(self, variables: Mapping[str, object]) -> ReplyFormat:
-        # The template may be set anew at any time.
+        # The caller may replace the template at any time.
         key = json.dumps([self._tokenizer.chat_template, variables], sort_keys=True, default=repr)
         with self._lock:
             known = self._formats.get(key)
@@ -77,7 +78,7 @@ class ReplyFormats:
 
 
 def _is_thinking(learned: ReplyFormat, rendered: str, messages: Sequence[Message]) -> bool:
-    """Whether the prompt has begun a thought that the answer goes on with."""
+    """Whether the prompt ends inside a thought, which the answer continues."""
     if learned.thoughts is None:
         return False
     opening, closing = shown(learned.thoughts.opening), shown(learned.thoughts.closing)
