@@ -60,11 +60,14 @@ class FileEdit:
 
 
 def read_edits(source: str, form: str = "auto") -> list[FileEdit]:
-    """The edits in a text, by file, in the order of their first mention. Raises EditError for an empty or a cut one."""
+    """The edits in a text, by file, in the order of their first mention. Raises EditError for an empty or a cut one, or
+    one that no file can hold."""
     if form not in FORMS:
         raise ValueError(f"form={form!r} must be one of {', '.join(FORMS)}")
     if not source.strip():
         raise EditError("the edit is empty: give blocks, a diff, a snippet or a whole file")
+    if half := re.search("[\ud800-\udfff]", source):
+        raise EditError(f"the edit holds {half[0]!a}, half of a character or a byte that is not text: send it as UTF-8")
     lines = LINE_END.split(source.removeprefix("\ufeff"))
     readers = {"blocks": _blocks, "patch": _patch, "diff": _diff}
     kind = _form_of(lines) if form == "auto" else form

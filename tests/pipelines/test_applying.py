@@ -128,6 +128,8 @@ def test_an_edit_without_one_place_is_refused_with_the_reason(edit: str, reason:
     [
         ("", "the edit is empty"),
         (" \n\t\n", "the edit is empty"),
+        ("<<<<<<< SEARCH\nHi\n=======\nHo \ud83d\n>>>>>>> REPLACE\n", r"the edit holds '\\ud83d', half of a character"),
+        ("+++ b/\udc80.txt\n", r"'\\udc80', half of a character or a byte that is not text"),
         ("<<<<<<< SEARCH\na\n=======\n=======\n", "line 1 of the edit has no end: the edit was cut"),
         ("<<<<<<< SEARCH\na\n=======\nb\n", "line 1 of the edit has no end: the edit was cut"),
         ("<<<<<<< SEARCH\na\n=======\nb\n<<<<<<< SEARCH\n", "line 1 of the edit has no end"),
