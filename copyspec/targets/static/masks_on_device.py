@@ -55,10 +55,10 @@ def on_path(work: PassInputs, node: torch.Tensor) -> torch.Tensor:
     words = work.fields[FIELDS:]
     bit = node.clamp(-1, len(words) * WORD)
     if len(words) == 1:
-        word = words.T
+        word = words.t()
     else:
         index = (bit // WORD).clamp(0, len(words) - 1)
-        word, bit = words.T.gather(1, index.expand(words.shape[1], -1)), bit - index * WORD
+        word, bit = words.t().gather(1, index.expand(words.shape[1], -1)), bit - index * WORD
     # A shift beyond the word's bits yields its sign, which is 0.
     return ((word >> bit.clamp(min=0)) & (bit >= 0)) != 0
 
