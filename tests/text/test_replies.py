@@ -13,6 +13,7 @@ import pytest
 from copyspec.text.chat import apply
 from copyspec.text.codec import Codec
 from copyspec.text.replies.calls import BareCalls, JsonCalls, NamedCalls, PythonCalls, TaggedCalls, ToolCall, typed
+from copyspec.text.replies.learning import _KIMI
 from copyspec.text.replies.marks import mark_all, marked, split, unmarked, without_first
 from copyspec.text.replies.reader import Parts, Reply
 from copyspec.text.replies.tools import properties_of
@@ -46,6 +47,7 @@ SYNTAXES = {
     "qwen-coder": TaggedCalls,
     "glm": TaggedCalls,
     "minimax": TaggedCalls,
+    "attributes": TaggedCalls,
     "python": PythonCalls,
     "deepseek": NamedCalls,
     "kimi": NamedCalls,
@@ -350,6 +352,73 @@ def test_calls_that_cannot_be_read_are_named(name: str, text: str, body: str, to
     parts = reply_of(name).read("Look: " + text)
     (invalid,) = parts.invalid
     assert (invalid.text, invalid.name, parts.content, parts.calls) == (body, tool, "Look:", ())
+
+
+@pytest.mark.parametrize(
+    ("told", "tokens", "text"),
+    [
+        # told by an example, whose tag is whatever it is
+        ('Reply <calls>[{"name": "x", "arguments": {}}]</calls>.', (), "<calls>[{call}, {call}]</calls>"),
+        ('write <call> {\\"name\\": \\"f\\", \\"parameters\\": {}}', (), "<call> {call}<call> {call}"),
+        ('<|call|>{"name": name, "arguments": values}<|/call|>', ("<|call|>", "<|/call|>"), "<|call|>{call}<|/call|>"),
+        ('[CALL] {{"name": "n", "arguments": "a"}}', (), "[CALL] {call}"),
+        # told in words, or not at all
+        ("<|tool_call|> followed by a JSON list", ("<|tool_call|>",), "<|tool_call|>[{call}, {call}]"),
+        ("", ("<|tool_call_start|>", "<|tool_call_end|>"), "<|tool_call_start|>[{python}, {python}]<|tool_call_end|>"),
+        ("", ("<|tool_call_start|>", "<|tool_call_end|>"), "<|tool_call_start|>[{call}]<|tool_call_end|>"),
+        ("", _KIMI, "{0}{1}functions.look_up:0{2}{arguments}{3}{1}functions.look_up:1{2}{arguments}{3}{4}"),
+        ("", (), "look_up\n{arguments}"),
+        ("", (), "functools[{call}, {call}]"),
+    ],
+)
+@pytest.mark.parametrize("are_special", [True, False])
+def test_calls_that_a_template_does_not_render(told: str, tokens: Sequence[str], text: str, are_special: bool) -> None:
+    """They are known from what it tells the model, or from the tokens that the tokenizer has."""
+    template = "{% if tools %}{{ tools | tojson }}" + told.replace("{{", "{{ '{{' }}") + "{% endif %}"
+    template += "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    family = FAMILIES["hermes"]._replace(template=template, special=("<|im_start|>", "<|im_end|>"), ordinary=())
+    family = family._replace(special=(*family.special, *tokens)) if are_special else family._replace(ordinary=tokens)
+    reply = Codec(tokenizer_of(family)).encode_chat(USER, TOOLS).reply
+    assert reply is not None
+    arguments = {"place": "Rome", "days": 2}
+    said = text
+    for name, value in (
+        ("call", json.dumps({"name": "look_up", "arguments": arguments})),
+        ("arguments", json.dumps(arguments)),
+        ("python", "look_up(place='Rome', days=2)"),
+        *((str(number), token) for number, token in enumerate(_KIMI)),
+    ):
+        said = said.replace("{" + name + "}", value)
+    for token in tokens if are_special else ():
+        said = said.replace(token, marked(token))
+    for parts in (reply.read(said), in_pieces(reply, said, random.Random(1))):
+        assert {(call.name, json.dumps(call.arguments)) for call in parts.calls} == {("look_up", json.dumps(arguments))}
+        assert len(parts.calls) == max(1, text.count("{call}"), text.count("{python}"), text.count("{arguments}"))
+        assert (parts.content, parts.invalid) == ("", ())
+    for other in ("look_up is a tool.", "functions exist", "look_up\n\nis one"):
+        assert reply.read(other).content == other
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "place"),
+    [
+        ("lfm", "[look_up(place='two\nlines', days=2)]", "two\nlines"),
+        ("lfm", "[look_up(place=\"a\r\n'b'\", days=2)]", "a\r\n'b'"),
+        ("aya", "<![CDATA[a <b> & </parameter>\nc]]>", "a <b> & </parameter>\nc"),
+        ("aya", "a ]]> b", "a ]]> b"),
+        ("gemma", '<|"|>5<|"|>', "5"),
+    ],
+)
+def test_values_that_are_escaped_or_are_not(name: str, text: str, place: str) -> None:
+    if name == "lfm":
+        read = reply_of("python").read(text)
+    elif name == "aya":
+        read = reply_of("aya").read(f"<function=look_up><parameter=place>{text}</parameter></function>")
+    else:
+        value = text.replace('<|"|>', marked('<|"|>'))
+        read = reply_of("gemma").read(f"{marked('<|tool_call>')}call:look_up{{place:{value},days:{value}}}")
+        assert read.calls[0].arguments["days"] == 5
+    assert read.calls[0].arguments["place"] == place
 
 
 def test_text_between_calls_is_kept() -> None:

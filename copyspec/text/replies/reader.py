@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from copyspec.text.replies.calls import (
     CallError,
     InvalidCall,
+    JsonCalls,
     PythonCalls,
     ToolCall,
     arguments_of,
@@ -126,7 +127,8 @@ class TaggedReader(ReplyReader):
         syntax = reply.format.calls
         self._thoughts = reply.format.thoughts
         self._calls = syntax if reply.tools else None
-        self._names = tool_names(reply.tools) if isinstance(syntax, PythonCalls) else []
+        begins_by_name = not isinstance(syntax, JsonCalls) and not (syntax and syntax.frame.opening)
+        self._names = tool_names(reply.tools) if begins_by_name or isinstance(syntax, PythonCalls) else []
         self._starts = self._calls.frame.starts if self._calls is not None else ()
         self._is_thinking = reply.is_thinking
         self._has_reasoned = self._has_content = self._follows_thought = False
