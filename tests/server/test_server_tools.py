@@ -44,6 +44,7 @@ SAID: list[tuple[str, str, str, str, Sequence[Any]]] = [
     ("mistral-named", "Well. [TOOL_CALLS]wait[ARGS]{}", "", "Well.", [WAITED]),
     ("deepseek", "<|calls_begin|><|call_begin|>wait<|sep|>{}<|call_end|><|calls_end|>", "", "", [WAITED]),
     ("minimax", '<m:tool_call><invoke name="wait"></invoke></m:tool_call>', "", "", [WAITED]),
+    ("attributes", '<｜M｜calls>\n<｜M｜invoke name="wait">\n</｜M｜invoke>\n</｜M｜calls>', "", "", [WAITED]),
     ("llama", '{"name": "wait", "parameters": {}}', "", "", [WAITED]),
     ("python", "[wait()]", "", "", [WAITED]),
     (
@@ -153,6 +154,22 @@ async def test_tasks_get_the_same(name: str, text: str, thought: str, answer: st
     message = whole.choices[0].message
     assert (message.content or "", read(message.tool_calls)) == (answer, list(calls))
     assert (pieces[:2], read(pieces[2])) == ((thought, answer), list(calls))
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+@pytest.mark.parametrize("allowed", ["paint", "wait"])
+def test_calls_of_allowed_tools(mode: str, allowed: str) -> None:
+    pytest.importorskip("llguidance")
+    engine: Any = engine_of("hermes")
+    tools = [{"type": "function", "function": {"name": allowed}}]
+    choice: Any = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+    asked: dict[str, Any] = {"model": "tiny", "messages": CHAT, "tools": TOOLS, "max_tokens": 150}
+    with Scripted(engine, f"<tool_call>\n{CALL}\n</tool_call>").client() as client:
+        answer = client.chat.completions.create(**asked, tool_choice=choice).choices[0]
+        assert {call.function.name for call in answer.message.tool_calls} == {allowed}
+        tools[0]["function"] = {"name": "fly"}
+        with pytest.raises(openai.BadRequestError, match="tool_choice allows 'fly', which is none of the tools"):
+            client.chat.completions.create(**asked, tool_choice=choice)
 
 
 BROKEN = [
