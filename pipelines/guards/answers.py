@@ -63,8 +63,8 @@ _NOTES = re.compile(
     r"(?:we |only |one |two |\d+ )?(?:lines?|words?|names?)? ?(?:was |were )?(?:renamed|changed|edited|corrected)\b|"
     r"(?:you asked|p\.? ?s\b|ich habe|melde dich|falls (?:du|sie)|wenn (?:du|sie) (?:noch|weitere)|"
     r"lass(?:en sie)? (?:es )?mich|sag(?:en sie)? (?:mir )?bescheid|j(?:'|’)ai|n(?:'|’)hésite|si vous|"
-    r"dites-moi|he \w+[ai]do|si (?:necesitas|tienes)|necesitas|avísame|espero|ho \w+to|fammi sapere|eu \w+ei|avise|я \w+(?:л|ла)|"
-    r"если (?:у|вам|нужно)|дайте знать)\b|我(?:已|将|將|把|修改|更新)|如果(?:您|你|还|還|需要)|如有|希望|"
+    r"dites-moi|he \w+[ai]do|si (?:necesitas|tienes)|necesitas|avísame|espero|ho \w+to|fammi sapere|"
+    r"eu \w+ei|avise|я \w+(?:л|ла)|если (?:у|вам|нужно)|дайте знать)\b|我(?:已|将|將|把|修改|更新)|如果(?:您|你|还|還|需要)|如有|希望|"
     r"主要(?:修改|改动|变更)|修改(?:说明|內容|内容)|(?:関数|変更|修正|上記|以上)\S*(?:しました|です)|ご不明|何か|"
     r"(?:함수|변경|수정)\S* .*(?:했습니다|입니다)|궁금|추가로)",
     re.IGNORECASE,
