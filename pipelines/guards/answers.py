@@ -11,7 +11,8 @@ from ..edits.lines import aligned, distance, new_lines, shared
 from .wrappers import FENCE, is_closing, open_fence, without_thoughts
 
 _PREFACE = re.compile(
-    r"(?:.*[.!?。！？，]\s*|)\W*(?:(?:sure|claro|natürlich|selbstverständlich|gerne|bien sûr|certo|конечно|certainly|of course|absolutely|okay|ok|yes|alright|great|happy to help|no problem|below|the following|"
+    r"(?:.*[.!?。！？，]\s*|)\W*(?:(?:sure|claro|natürlich|selbstverständlich|gerne|bien sûr|certo|конечно|certainly|"
+    r"of course|absolutely|okay|ok|yes|alright|great|happy to help|no problem|below|the following|"
     r"this is|here(?:'s|’s| is| are)|(?:the |your )?(?:\w+ )?(?:corrected|revised|edited|improved|updated|new|modified|"
     r"fixed|final|full|complete)\b|i(?:'ve|’ve| have)? \w+(?:ed|ten|de)\b|output|answer|result|response|"
     r"hier (?:ist|sind|is|zijn|folgt)|voici|voilà|aquí (?:está|tienes?|va)|aqui (?:está|vai)|ecco|oto|poniżej|вот|ниже|"
@@ -46,7 +47,8 @@ _REFUSES = re.compile(
     r"i(?:(?:'|’)d| would) be happy to\b|"
     r"there (?:is|are) (?:nothing|no)\b|it (?:is|looks|seems) (?:already|fine|good|correct)|"
     r"(?:es tut mir leid|entschuldigung|leider|ich kann (?:das |diese\w* )?(?:\w+ )?nicht|désolé|"
-    r"je (?:suis désolé|ne peux)|lo siento|no puedo|desculpe|não posso|mi dispiace|non posso|przepraszam|nie mogę|извините|к сожалению|"
+    r"je (?:suis désolé|ne peux)|lo siento|no puedo|desculpe|não posso|mi dispiace|non posso|przepraszam|nie mogę|"
+    r"извините|к сожалению|"
     r"я не могу|üzgünüm|maaf)\b|抱歉|对不起|對不起|很遗憾|申し訳|すみません|죄송|无法|無法)",
     re.IGNORECASE,
 )
@@ -64,7 +66,8 @@ _NOTES = re.compile(
     r"(?:you asked|p\.? ?s\b|ich habe|melde dich|falls (?:du|sie)|wenn (?:du|sie) (?:noch|weitere)|"
     r"lass(?:en sie)? (?:es )?mich|sag(?:en sie)? (?:mir )?bescheid|j(?:'|’)ai|n(?:'|’)hésite|si vous|"
     r"dites-moi|he \w+[ai]do|si (?:necesitas|tienes)|necesitas|avísame|espero|ho \w+to|fammi sapere|"
-    r"eu \w+ei|avise|я \w+(?:л|ла)|если (?:у|вам|нужно)|дайте знать)\b|我(?:已|将|將|把|修改|更新)|如果(?:您|你|还|還|需要)|如有|希望|"
+    r"eu \w+ei|avise|я \w+(?:л|ла)|если (?:у|вам|нужно)|дайте знать)\b|我(?:已|将|將|把|修改|更新)|如果(?:您|你|还|"
+    r"還|需要)|如有|希望|"
     r"主要(?:修改|改动|变更)|修改(?:说明|內容|内容)|(?:関数|変更|修正|上記|以上)\S*(?:しました|です)|ご不明|何か|"
     r"(?:함수|변경|수정)\S* .*(?:했습니다|입니다)|궁금|추가로)",
     re.IGNORECASE,
@@ -80,7 +83,8 @@ _NUMBER = re.compile(r"\s*\d+\s?[:|.)\t]?\s?")
 
 _TOLD = re.compile(
     r"remov|delet|drop|strip|short|summar|trim|simplif|reduc|only|minim|extract|cut|keep|clear|empty|condens|less|"
-    r"without|first|last|abridg|abstract|outline|compress|replace|rewrite|split|clean|entfern|lösch|kürz|streich|zusammenfass|"
+    r"without|first|last|abridg|abstract|outline|compress|replace|rewrite|split|clean|entfern|lösch|kürz|streich|"
+    r"zusammenfass|"
     r"supprim|retir|raccourc|résum|enlev|elimin|borra|quita|resum|acorta|удал|сократ|删|缩|削除|要約",
     re.IGNORECASE,
 )
@@ -464,7 +468,8 @@ def mark_of(line: str) -> str | None:
 
 _STAYS = re.compile(
     rf"\s*{_COMMENT}(?=.*(?:rest\b|remain|existing|previous|original|unchanged|same\b))"
-    r"(?:\W*\b(?:keep|the|all|any|your|my|and|other|rest|of|remain(?:s|ing|der)?|existing|previous|original|unchanged|same|"
+    r"(?:\W*\b(?:keep|the|all|any|your|my|and|other|rest|of|remain(?:s|ing|der)?|existing|previous|original|"
+    r"unchanged|same|"
     r"code|file|imports?|methods?|functions?|class(?:es)?|component|content|lines?|logic|implementations?|here|goes|"
     r"stays?|as|is|are|before|above|below|no|changes?|needed|omitted)\b)+\W*",
     re.IGNORECASE,

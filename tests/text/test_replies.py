@@ -264,6 +264,29 @@ def test_tags_of_thoughts(pair: tuple[str, str], is_special: bool) -> None:
         assert reply.read(text) == Parts("Hm.", "Yes.")
 
 
+@pytest.mark.parametrize("opened", ["Here is what I think:", "Reasoning"])
+@pytest.mark.parametrize("closing", ["[BEGIN FINAL RESPONSE]", "[ANSWER]", "</thoughts>"])
+def test_a_thought_that_words_begin(opened: str, closing: str) -> None:
+    """The prompt ends with them, and only the thought's end has a tag."""
+    thought = "{% if m.reasoning_content %}{{ m.reasoning_content }}\n" + closing + "\n{% endif %}"
+    family = FAMILIES["hermes"]._replace(template=chatml("", thought, opened + "\n"))
+    reply = Codec(tokenizer_of(family)).encode_chat(USER).reply
+    assert reply is not None and reply.is_thinking
+    text = f"Hm, [a] <b>.\n{closing}\nYes: <c>."
+    for parts in (reply.read(text), in_pieces(reply, text, random.Random(1))):
+        assert parts == Parts("Hm, [a] <b>.", "Yes: <c>.")
+    assert reply.read("Hm") == Parts("Hm", "")
+
+
+def test_tags_without_a_known_syntax_are_taken_for_none() -> None:
+    told = "Use <tool_call> and <invoke>, with <param>value</param>."
+    template = "{% if tools %}{{ tools | tojson }}" + told + "{% endif %}{{ messages[-1].content }}"
+    reply = Codec(byte_level(template=template)).encode_chat(USER, TOOLS).reply
+    assert reply is not None and reply.format.calls is None
+    said = '<tool_call><invoke name="look_up"><days>2</days></invoke></tool_call>'
+    assert reply.read(said) == Parts("", said)
+
+
 @pytest.mark.parametrize("special", [(), ("<|channel>", "<channel|>")])
 def test_a_thought_in_a_channel(special: tuple[str, ...]) -> None:
     """Whose name is text, whatever its tags are: rendered, and cut out of earlier turns."""

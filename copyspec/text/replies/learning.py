@@ -118,9 +118,18 @@ def _rendered_thoughts(render: Render) -> Thoughts | None:
         before, _, rest = text.partition(_THOUGHT)
         after = rest.partition(_ANSWER)[0]
         opening, closing = pieces(before)[-1:], pieces(after)[:1]
-        # A tag that stands before the answer, too, begins any message.
-        if opening and closing and is_tag(opening[0]) and is_tag(closing[0]) and opening[0] not in pieces(after):
-            return Thoughts(opening[0], closing[0])
+        if not opening or not closing or not is_tag(closing[0]):
+            continue
+        header = (_try(render, [_USER, {"role": "assistant", "content": _ANSWER}]) or "").partition(_ANSWER)[0]
+        if pieces(header)[-1:] != opening:
+            # A tag that stands before the answer, too, begins any message.
+            if is_tag(opening[0]) and opening[0] not in pieces(after):
+                return Thoughts(opening[0], closing[0])
+            continue
+        # The thought has no tag of its own: where the assistant's turn is opened, words may begin it.
+        opened = _try(render, [_USER], opens=True) or ""
+        if opened.startswith(header) and (words := opened[len(header) :].strip()):
+            return Thoughts(words, closing[0])
     return None
 
 
