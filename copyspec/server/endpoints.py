@@ -243,6 +243,7 @@ class Server:
             with_logprobs=isinstance(body, ChatBody) and bool(body.logprobs),
             with_usage=wants_usage,
             n=body.n or 1,
+            most_calls=1 if isinstance(body, ChatBody) and body.parallel_tool_calls is False else None,
         )
         if not body.stream:
             return await self._whole(call, replies, request, begun)

@@ -18,7 +18,6 @@ from copyspec.text.replies.tools import tool_name, tool_names
 IGNORED = frozenset(
     (
         "metadata",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
@@ -198,6 +197,7 @@ class ChatBody(SharedBody):
     max_completion_tokens: int | None = None
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = Field(None, description="False: the first call of an answer alone.")
     response_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables of the chat template.")
     reasoning_effort: str | None = Field(None, description="The variable of this name, where the template reads it.")

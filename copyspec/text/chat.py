@@ -92,7 +92,7 @@ def render(
             f"{_name(tokenizer)} has no chat template: give the prompt as a str (without system= and chat=True), "
             "or set tokenizer.chat_template"
         )
-    if tools and not _shows_tools(tokenizer):
+    if tools and not shows_tools(tokenizer):
         raise ChatError(
             f"tools are not supported by the chat template of {_name(tokenizer)}: use a model trained to call them, or "
             "call it without tools"
@@ -295,10 +295,11 @@ def apply(
 def _sources(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
     """The chat templates of a tokenizer, which may have several by name."""
     templates = tokenizer.chat_template
-    return tuple(templates.values()) if isinstance(templates, dict) else (str(templates),)
+    return tuple(templates.values()) if isinstance(templates, dict) else (str(templates or ""),)
 
 
-def _shows_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
+def shows_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a chat template of the tokenizer shows tools to the model."""
     return any(_tools_variable(source) is not None for source in _sources(tokenizer))
 
 

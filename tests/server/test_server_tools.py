@@ -156,6 +156,17 @@ async def test_tasks_get_the_same(name: str, text: str, thought: str, answer: st
     assert (pieces[:2], read(pieces[2])) == ((thought, answer), list(calls))
 
 
+@pytest.mark.parametrize(("name", "said"), [(name, text) for name, text, _, _, calls in SAID if len(calls) > 1])
+@pytest.mark.parametrize("is_parallel", [None, True, False])
+def test_one_call_where_several_are_not_wanted(name: str, said: str, is_parallel: bool | None) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "messages": CHAT, "tools": TOOLS, "max_tokens": 150}
+    asked |= {} if is_parallel is None else {"parallel_tool_calls": is_parallel}
+    with Scripted(engine_of(name), said, strict=False).client() as client:
+        calls = client.chat.completions.create(**asked).choices[0].message.tool_calls
+        streamed = joined(list(client.chat.completions.create(**asked, stream=True)))
+    assert read(calls) == read(streamed[2]) == [PAINTED] * (1 if is_parallel is False else 2)
+
+
 @pytest.mark.parametrize("mode", ["auto", "required"])
 @pytest.mark.parametrize("allowed", ["paint", "wait"])
 def test_calls_of_allowed_tools(mode: str, allowed: str) -> None:
