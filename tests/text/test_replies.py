@@ -444,6 +444,49 @@ def test_values_that_are_escaped_or_are_not(name: str, text: str, place: str) ->
     assert read.calls[0].arguments["place"] == place
 
 
+CODER = "<function=look_up>\n<parameter=place>\n{0}{1}<parameter=days>\n2{2}</function>{3}"
+
+
+@pytest.mark.parametrize("first", ["\n</parameter>\n", "</parameter>", "\n"])
+@pytest.mark.parametrize("second", ["\n</parameter>\n", "</parameter>", "\n"])
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("place", ["Rome", "two\nlines", "a <b> c"])
+def test_values_whose_closing_tags_are_left_out(first: str, second: str, end: str, place: str) -> None:
+    text = CODER.format(place, first, second, end)
+    for parts in (reply_of("qwen-coder").read(text), in_pieces(reply_of("qwen-coder"), text, random.Random(1))):
+        assert parts.calls == (ToolCall("look_up", {"place": place, "days": 2}),) and not parts.invalid
+
+
+@pytest.mark.parametrize(
+    "place", ["<parameter=days>", "</function>", "x\n<parameter=days>\n5\n</parameter>\ny", "\n</parameter>x"]
+)
+def test_values_that_hold_tags(place: str) -> None:
+    text = CODER.format(place, "\n</parameter>\n", "\n</parameter>\n", "")
+    assert reply_of("qwen-coder").read(text).calls == (ToolCall("look_up", {"place": place, "days": 2}),)
+
+
+@pytest.mark.parametrize("key", ["arguments", "parameters", "args", "input"])
+def test_arguments_under_another_name(key: str) -> None:
+    value = {"place": "Rome"}
+    said = f"<tool_call>{json.dumps({'id': '1', 'name': 'look_up', key: value})}</tool_call>"
+    assert reply_of("hermes").read(said).calls == (ToolCall("look_up", value),)
+    other = reply_of("hermes").read(said.replace(f'"{key}"', '"values"'))
+    assert other.calls == () and other.invalid[0].error == "no arguments, but 'values'"
+    assert reply_of("hermes").read('<tool_call>{"name": "stop.now", "type": "function"}</tool_call>').calls
+
+
+def test_a_closing_tag_alone() -> None:
+    said = '{"name": "look_up", "arguments": {}}\n</tool_call>'
+    for parts in (reply_of("hermes").read(said), in_pieces(reply_of("hermes"), said, random.Random(2))):
+        assert parts == Parts("", "", (ToolCall("look_up", {}),))
+
+
+@pytest.mark.parametrize(("written", "days"), [("02", 2), ("007", 7), ("0", 0), ("10", 10), ("-05", -5)])
+def test_numbers_that_begin_with_zeros(written: str, days: int) -> None:
+    parts = reply_of("python").read(f"[look_up(place='007', ratio=0.05, days={written})]")
+    assert parts.calls == (ToolCall("look_up", {"place": "007", "ratio": 0.05, "days": days}),)
+
+
 def test_text_between_calls_is_kept() -> None:
     call = '<tool_call>{"name": "look_up", "arguments": {}}</tool_call>'
     parts = reply_of("hermes").read(f"A {call} B {call} C")

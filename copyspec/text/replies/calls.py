@@ -29,6 +29,7 @@ _SPACE = re.compile(r"\s*")
 _SEPARATOR = re.compile(r"[\s,]*")
 _WORD = re.compile(r"[^\s,:{}\[\]]+")
 _NOTHING_MORE = re.compile("")
+_BESIDE = {"id", "index", "tool_call_id", "type"}  # keys of a call that hold no arguments
 _FENCE = re.compile(r"```\w*[ \t]*\n?")
 _JSON_CALL = re.compile(r"(?:\[\s*)?\{")
 _PLACEHOLDER = "a_name_that_is_none_in_python_"
@@ -165,8 +166,11 @@ class JsonCalls(CallSyntax):
         name = next((value[key] for key in (self.name, "name", "tool_name") if isinstance(value.get(key), str)), None)
         if name is None:
             raise CallError("no JSON object with a name and arguments")
-        keys = (self.arguments, "arguments", "parameters")
-        return ToolCall(name, arguments_of(next((value[key] for key in keys if key in value), {})))
+        keys = (self.arguments, "arguments", "parameters", "args", "input")
+        key = next((key for key in keys if key in value), None)
+        if key is None and len(value) > 1 and (more := value.keys() - _BESIDE - {self.name, "name", "tool_name"}):
+            raise CallError(f"no arguments, but {sorted(map(str, more))[0]!r}")
+        return ToolCall(name, arguments_of(value[key] if key is not None else {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +271,7 @@ class TaggedCalls(CallSyntax):
         name, at = named[0], _after(re.compile(_loose(self.head)), text, named.end())
         types = properties(name, tools)
         values: dict[str, object] = {}
-        closing = pieces(self.frame.closing)
+        closing = [*pieces(self.frame.closing), *pieces(self.frame.end)]  # of which models leave out some
         closings = filter(None, (self.key_closing, self.data_closing))
         opening, middle = re.compile(_loose(self.key_opening)), re.compile("|".join(map(_loose, closings)))
         while True:
@@ -278,23 +282,32 @@ class TaggedCalls(CallSyntax):
             separated = middle.search(text, opened.end())
             if separated is None:
                 raise CallError("the name of an argument does not end")
-            end, after = self._value_end(text, separated.end(), closing)
+            end, after = self._value_end(text, separated.end(), closing, [key for key in types if key not in values])
             value = text[separated.end() : end]
             value = value.removeprefix(self.pads[0]).removesuffix(self.pads[1])
             key = text[opened.end() : separated.start()].strip()
             is_data = bool(self.data_closing) and separated[0].split() == self.data_closing.split()
             values[key] = typed(_without_cdata(shown(value)), types.get(key, _DATA if is_data else None))
             at = after
-        if closing and not text.startswith(closing[0], at):
+        if closing and not text.startswith(tuple(closing), at):
             raise CallError("the call does not end")
         return [ToolCall(name, values)], at
 
-    def _value_end(self, text: str, at: int, closing: Sequence[str]) -> tuple[int, int]:
+    def _value_end(self, text: str, at: int, closing: Sequence[str], left: Sequence[str]) -> tuple[int, int]:
         """Where a value ends, and what follows it: its closing tag, after which comes another key or the call's end.
-        The tag may be text of the value, too."""
-        follows = "|".join([_loose(self.key_opening), *map(re.escape, closing[:1])])
-        ends = re.compile(rf"{_loose(self.value_closing)}(?=\s*(?:{follows}|\Z))")
-        match = ends.search(text, max(at, text.find(_CDATA[1], at) if _CDATA[0].match(text, at) else at))
+        The tag may be text of the value, too. Models leave it out: then a line that begins with another key, of those
+        that are `left`, ends the value, or the call's end."""
+        opening, last = _loose(self.key_opening), "|".join(map(re.escape, closing))
+        ends = rf"{_loose(self.value_closing)}(?=\s*(?:{'|'.join(filter(None, (opening, last)))}|\Z))"
+        start = text.find(_CDATA[1], at) if _CDATA[0].match(text, at) else at
+        match = re.compile(ends).search(text, max(at, start))
+        end = match.start() if match is not None else len(text)
+        keys = [rf"{opening}\s*{re.escape(key)}\s*{_loose(self.key_closing)}" for key in left]
+        keys = [key for key in keys if re.compile(key).search(text, end) is None]  # others are text of the value
+        if keys and start == at and self.value_closing not in text[at:end]:
+            match = re.compile(rf"(?=\n(?:{'|'.join(keys)}))").search(text, at, end) or match
+        if match is None and closing:
+            match = re.compile(rf"(?=\n?{re.escape(closing[0])}\s*(?:{last}|\Z))").search(text, at)
         if match is None:
             raise CallError("the value of an argument does not end")
         return match.start(), match.end()
@@ -466,12 +479,13 @@ def _is_name(text: str) -> bool:
     return text.isidentifier() and not iskeyword(text)
 
 
-_STRING = re.compile(r"""\"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""", re.DOTALL)
+_STRING = re.compile(r"""\"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?<![\w.])0+(?=[1-9])""", re.DOTALL)
+"""A string, or the zeros that a number begins with."""
 
 
 def _plain_calls(text: str) -> Iterator[ToolCall]:
-    # Models write line ends inside strings as they are.
-    text = _STRING.sub(lambda match: match[0].replace("\r", "\\r").replace("\n", "\\n"), text)
+    # Models write line ends inside strings as they are, and zeros before numbers.
+    text = _STRING.sub(lambda match: match[0].strip("0").replace("\r", "\\r").replace("\n", "\\n"), text)
     try:
         body = ast.parse(text, mode="exec").body
     except (ValueError, SyntaxError, RecursionError, MemoryError):
