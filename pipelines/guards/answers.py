@@ -32,7 +32,7 @@ _TAG = re.compile(
     r"(?: \w+=[^<>]*)?>"
 )
 _FILE_NAME = re.compile(
-    r"[*_#` ]*(?:(?:updated |new )?file:? *)?`?[\w./\\-]*\w\.\w{1,8}`?[*_` ]*[:：]?[*_ ]*", re.IGNORECASE
+    r"(?:#{2,} *)?[*_` ]*(?:(?:updated |new )?file:? *)?`?[\w./\\-]*\w\.\w{1,8}`?[*_` ]*[:：]?[*_ ]*", re.IGNORECASE
 )
 _QUOTES = ('""', "''", "“”", "‘’", "«»", "„“", "``")
 _MARKS = tuple({pair[0] for pair in _QUOTES})
@@ -170,7 +170,8 @@ def _after_preface(lines: Sequence[str], before: Sequence[str]) -> Sequence[str]
     first = lines[0].strip().strip("*_# ")
     if lines[0] not in before and _FILE_NAME.fullmatch(lines[0].strip()) and not _FILE_NAME.fullmatch(before[0]):
         return _following(lines) if _likeness(_following(lines)[0], before[0]) > _SAME else lines
-    is_end = first.endswith((":", "：")) or (_is_code(before) and not _CODE.search(first))
+    is_comment = lines[0].lstrip().startswith(("#", "//", "--", ";", "%", "/*", "<!--", "'", '"'))
+    is_end = first.endswith((":", "：")) or (not is_comment and _is_code(before) and not _CODE.search(first))
     if not is_end or not _PREFACE.match(first) or _PREFACE.match(before[0]) or lines[0] in before:
         return lines
     rest = _following(lines)
