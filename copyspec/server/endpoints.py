@@ -69,7 +69,12 @@ def _message(where: str, message: object) -> dict[str, object]:
         fields.setdefault("content", fields.pop("refusal"))
     content = fields.get("content")
     if isinstance(content, list):
-        fields["content"] = "".join(_part(where, part) for part in content)
+        thoughts = [part for part in content if isinstance(part, dict) and part.get("type") == "thinking"]
+        fields["content"] = "".join(_part(where, part) for part in content if part not in thoughts)
+        if thought := "".join(_thought(where, part) for part in thoughts):
+            fields.setdefault("reasoning_content", thought)
+    if isinstance(fields.get("reasoning"), str):  # as vLLM and OpenRouter name it
+        fields.setdefault("reasoning_content", fields["reasoning"])
     if calls := fields.pop("tool_calls", None):
         fields["tool_calls"] = _calls(f"{where}.tool_calls", calls)
         fields.setdefault("content", "")  # some templates write None as a word
@@ -85,6 +90,16 @@ def _part(where: str, part: object) -> str:
             "the model reads text only"
         )
     return text
+
+
+def _thought(where: str, part: Mapping[str, object]) -> str:
+    """The text of an earlier thought, which some APIs give as a list of parts."""
+    thought = part.get("thinking")
+    return thought if isinstance(thought, str) else "".join(_part(where, inner) for inner in _as_list(thought))
+
+
+def _as_list(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else [value]
 
 
 def _calls(where: str, calls: object) -> list[dict[str, object]]:
@@ -130,7 +145,9 @@ class Server:
         """The ASGI application, for `copyspec serve` or any other ASGI server."""
         app = FastAPI(title="copyspec", version=version("copyspec"), docs_url=None, redoc_url=None)
         app.add_api_route("/health", self.health, methods=["GET"])
-        app.add_api_route("/health", self.health, methods=["HEAD"], include_in_schema=False)  # `wget --spider`
+        for path, answer in (("/health", self.health), ("/v1/models", self.models), ("/v1/models/", self.models)):
+            # `wget --spider`, and addresses that end in a slash
+            app.add_api_route(path, answer, methods=["GET", "HEAD"], include_in_schema=False)
         app.add_api_route("/metrics", self.show_metrics, methods=["GET"])
         app.add_api_route("/v1/models", self.models, methods=["GET"])
         app.add_api_route("/v1/models/{name:path}", self.model, methods=["GET"])
@@ -226,6 +243,7 @@ class Server:
             with_logprobs=isinstance(body, ChatBody) and bool(body.logprobs),
             with_usage=wants_usage,
             n=body.n or 1,
+            most_calls=1 if isinstance(body, ChatBody) and body.parallel_tool_calls is False else None,
         )
         if not body.stream:
             return await self._whole(call, replies, request, begun)

@@ -96,6 +96,11 @@ async def invalid(request: Request, error: Exception) -> Response:
 async def http_error(request: Request, error: Exception) -> Response:
     """The answer to a path or method that there is not."""
     assert isinstance(error, HTTPException)
-    response = error_response(error.status_code, str(error.detail), BAD_REQUEST)
+    message, path = str(error.detail), re.sub("/+", "/", request.url.path).rstrip("/")
+    if error.status_code == 404:
+        served = [route.path for route in request.app.routes if getattr(route, "include_in_schema", False)]
+        meant = next((known for known in served if path and known.endswith(path)), None)
+        message += f": did you mean {meant}?" if meant else f": this server has {', '.join(served)}"
+    response = error_response(error.status_code, message, BAD_REQUEST)
     response.headers.update(error.headers or {})
     return response

@@ -49,6 +49,7 @@ class Replies:
     with_logprobs: bool = False
     with_usage: bool = False  # in streams only
     n: int = 1  # choices per prompt
+    most_calls: int | None = None  # in each choice, the first ones; None: all
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -76,7 +77,9 @@ class Replies:
             delta["content"] += _content(result.parts)[len(result.parts.content) :]
         deltas: list[Json] = [{name: text for name, text in delta.items() if text}]
         if result is not None:
-            deltas += [{"tool_calls": [{"index": i, **call}]} for i, call in enumerate(_calls(result.parts))]
+            deltas += [
+                {"tool_calls": [{"index": i, **call}]} for i, call in enumerate(_calls(result.parts)[: self.most_calls])
+            ]
         choices = [self._delta(index, delta) for delta in deltas if delta]
         if self.with_logprobs and chunk.logprobs:
             choices = choices or [self._delta(index, {"content": ""})]
@@ -88,7 +91,7 @@ class Replies:
         return [{**self._head(streams=True), "choices": [], "usage": usage(results)}] if self.with_usage else []
 
     def _choice(self, index: int, output: Result) -> Json:
-        content: Json = {"message": _message(output.parts)} if self.is_chat else {"text": output.text}
+        content: Json = {"message": _message(output.parts, self.most_calls)} if self.is_chat else {"text": output.text}
         logprobs = _logprobs(output.logprobs, is_last=True) if self.with_logprobs else None
         ended = {"finish_reason": self._finish_reason(output), "logprobs": logprobs}
         return {"index": index, **content, **ended, **self._places(output)}
@@ -136,9 +139,9 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _message(parts: Parts) -> Json:
+def _message(parts: Parts, most_calls: int | None) -> Json:
     """An answer. Thoughts are where vLLM, SGLang and DeepSeek have them."""
-    calls, content = _calls(parts), _content(parts)
+    calls, content = _calls(parts)[:most_calls], _content(parts)
     message: Json = {"role": "assistant", "content": content if content or not calls else None, "refusal": None}
     if parts.reasoning:
         message["reasoning_content"] = parts.reasoning

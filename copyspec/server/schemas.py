@@ -13,11 +13,11 @@ from copyspec.engine.asking.unknown import MAX_NAME, elsewhere, reject_unknown
 from copyspec.options import MIN_TEMPERATURE
 from copyspec.server.errors import FieldError
 from copyspec.server.settings import check_references, count_characters
+from copyspec.text.replies.tools import tool_name, tool_names
 
 IGNORED = frozenset(
     (
         "metadata",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
@@ -30,6 +30,7 @@ IGNORED = frozenset(
 """OpenAI fields that do not affect the output and are ignored."""
 
 NOT_OFFERED: dict[str, tuple[object, ...]] = {
+    "add_generation_prompt": (True,),
     "add_special_tokens": (False,),
     "audio": (),
     "best_of": (1,),
@@ -37,11 +38,15 @@ NOT_OFFERED: dict[str, tuple[object, ...]] = {
     "frequency_penalty": (0,),
     "function_call": ("none",),
     "functions": ([],),
+    "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
     "logprobs": (False,),  # of completions; chats have them
     "modalities": (["text"],),
+    "min_tokens": (0,),
     "moderation": (),
     "presence_penalty": (0,),
     "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
     "suffix": ("",),
     "top_logprobs": (0,),
     "verbosity": ("medium",),
@@ -192,6 +197,7 @@ class ChatBody(SharedBody):
     max_completion_tokens: int | None = None
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = Field(None, description="False: the first call of an answer alone.")
     response_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables of the chat template.")
     reasoning_effort: str | None = Field(None, description="The variable of this name, where the template reads it.")
@@ -208,27 +214,39 @@ class ChatBody(SharedBody):
         """Options for `Engine.submit` that only chats have. `template`: the model's chat template."""
         if isinstance(self.edit_source, list) and not is_ids(self.edit_source):
             raise ValueError("edit_source must be a str, as a chat is one prompt; lists are for /v1/completions")
-        options: dict[str, object] = {"tools": self.tools or []}
+        tools, choice = self._choice()
+        options: dict[str, object] = {"tools": tools}
         if self.top_logprobs:
             check_whole("top_logprobs", self.top_logprobs, low=0, high=MAX_TOP)
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs comes with log-probabilities: set logprobs to true, or leave it out")
         if self.logprobs:
             options["logprobs"] = self.top_logprobs or 0
-        if self.tool_choice is not None:
-            options["tool_choice"] = self.tool_choice
+        if choice is not None:
+            options["tool_choice"] = choice
         variables = {**self._effort(template), **(self.chat_template_kwargs or {})}
         if variables:
             options["chat_template_kwargs"] = variables
         schema = _schema(self.response_format or {"type": "text"})
         if schema is not None:
-            if self.tools and self.tool_choice != "none":
+            if tools and choice != "none":
                 raise ValueError(
                     "response_format holds the whole answer to a schema, which leaves no room for calls: leave tools "
                     'out, or send tool_choice "none"'
                 )
             options["json_schema"] = schema
         return options
+
+    def _choice(self) -> tuple[list[Any], object]:
+        """The tools that may be called, and which of them. OpenAI's `allowed_tools` are a part of those given."""
+        tools, choice = self.tools or [], self.tool_choice
+        allowed = choice.get("allowed_tools") if isinstance(choice, dict) else None
+        if not isinstance(allowed, dict):
+            return tools, choice
+        names = tool_names([tool for tool in allowed.get("tools") or [] if isinstance(tool, dict)])
+        if unknown := sorted({*names} - {*tool_names([tool for tool in tools if isinstance(tool, dict)])}):
+            raise FieldError(f"tool_choice allows {brief(unknown[0])}, which is none of the tools", "tool_choice")
+        return [tool for tool in tools if tool_name(tool) in names], allowed.get("mode")
 
     def _effort(self, template: str) -> dict[str, object]:
         """The variables that `reasoning_effort` stands for."""
@@ -271,10 +289,12 @@ def _schema(form: Mapping[str, object]) -> object | None:
     kind = form.get("type")
     if kind == "text":
         return None
-    if kind == "json_object":
+    inner = form.get("json_schema", form) if kind == "json_schema" else form
+    schema = inner.get("schema") if isinstance(inner, dict) else None  # not in OpenAI's form: llama.cpp, Together
+    if kind == "json_object" and schema is None:
         return {"type": "object"}
-    inner = form.get("json_schema") if kind == "json_schema" else None
-    schema = inner.get("schema") if isinstance(inner, dict) else None
+    if kind not in ("json_object", "json_schema"):
+        schema = None
     if not isinstance(schema, dict):
         forms = "{'type': 'json_schema', 'json_schema': {'name': ..., 'schema': {...}}}, or type json_object or text"
         raise ValueError(f"response_format is none that is known here: {brief(form)}; write {forms}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2.exceptions import TemplateError
 
 from copyspec.common.checks import brief, check_type, shown
+from copyspec.text.replies.tools import completed, tool_names
 from copyspec.text.templates import LimitError, bounded, names_read, text_size
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ _OWN_VARIABLES = frozenset(
     | {"tokenizer_kwargs", "processor_kwargs", "self", "template", "environment"}
 )
 """What `apply_chat_template` takes itself, or the chat, its tools and its ends."""
+
+_TOOLS_VARIABLES = ("tools", "xml_tools", "available_tools")  # SmolLM3 reads the second, Granite's first ones the last
 
 MAX_DEPTH = 64  # of lists and mappings inside a message; tool calls have fewer than ten
 
@@ -89,7 +92,7 @@ def render(
             f"{_name(tokenizer)} has no chat template: give the prompt as a str (without system= and chat=True), "
             "or set tokenizer.chat_template"
         )
-    if tools and "tools" not in str(tokenizer.chat_template):
+    if tools and not shows_tools(tokenizer):
         raise ChatError(
             f"tools are not supported by the chat template of {_name(tokenizer)}: use a model trained to call them, or "
             "call it without tools"
@@ -97,21 +100,48 @@ def render(
     try:
         return apply(tokenizer, messages, tools, variables)
     except Exception as error:  # a template is a program and may raise any error
-        folded = _fold_system(messages)
-        if folded is not None and isinstance(error, (TemplateError, TypeError)) and not isinstance(error, LimitError):
-            try:
-                return apply(tokenizer, folded, tools, variables)
-            except Exception:
-                pass
+        if not isinstance(error, LimitError):
+            for chat, called in _alternatives(messages, tools, error):
+                try:
+                    return apply(tokenizer, chat, called, variables)
+                except Exception:
+                    continue
         why = " ".join(str(error).split())[:500]
         if any(isinstance(message.get("content"), (list, tuple)) for message in messages):
             raise ChatError(
                 f"the chat template of {_name(tokenizer)} reads no lists as content: give each message's as one str "
                 f"({why})"
             ) from error
-        roles = ", ".join(str(message["role"]) for message in messages)[:100]
         why = why if isinstance(error, TemplateError) else f"{type(error).__name__}: {why}"
+        if tools and _takes_tools(tokenizer, messages, variables):
+            named = ", ".join(tool_names(tools))[:100]
+            raise ChatError(f"the chat template of {_name(tokenizer)} rejects tools {named}: {why}") from error
+        roles = ", ".join(str(message["role"]) for message in messages)[:100]
         raise ChatError(f"the chat template of {_name(tokenizer)} rejects roles {roles}: {why}") from error
+
+
+def _alternatives(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, object]], error: Exception
+) -> Iterator[tuple[Sequence[Message], Sequence[Mapping[str, object]]]]:
+    """Other ways to write a chat and its tools, of the same meaning, for a template that has raised `error`."""
+    folded = _fold_system(messages) if isinstance(error, (TemplateError, TypeError)) else None
+    full = [completed(tool) for tool in tools]
+    if full != list(tools):
+        yield messages, full
+    if folded is not None:
+        yield folded, tools
+        yield folded, full
+
+
+def _takes_tools(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], variables: Mapping[str, object]
+) -> bool:
+    """Whether the template renders the chat with a tool that has no arguments."""
+    try:
+        apply(tokenizer, messages, [completed({"type": "function", "function": {"name": "f"}})], variables)
+    except Exception:
+        return False
+    return True
 
 
 def continues(messages: Sequence[Message]) -> bool:
@@ -244,6 +274,8 @@ def apply(
     called: Any = [dict(tool) for tool in tools] or None
     values: Any = dict(variables)
     source = tokenizer.get_chat_template(tools=called)
+    if called and (name := _tools_variable(source)) not in (None, "tools"):
+        values.setdefault(name, called)
     with bounded(source, text_size([*messages, *(called or ()), values])):
         text = tokenizer.apply_chat_template(
             [dict(message) for message in messages],  # type: ignore[arg-type]  # annotated for text contents only
@@ -256,9 +288,29 @@ def apply(
         )
     if not isinstance(text, str) or not text:
         raise TemplateError("it renders an empty prompt")
-    named = tokenizer.chat_template
-    _note_unread(tuple(named.values()) if isinstance(named, dict) else (source,), frozenset(values))
+    _note_unread(_sources(tokenizer), frozenset(variables))
     return text
+
+
+def _sources(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+    """The chat templates of a tokenizer, which may have several by name."""
+    templates = tokenizer.chat_template
+    return tuple(templates.values()) if isinstance(templates, dict) else (str(templates or ""),)
+
+
+def shows_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a chat template of the tokenizer shows tools to the model."""
+    return any(_tools_variable(source) is not None for source in _sources(tokenizer))
+
+
+@lru_cache(maxsize=32)
+def _tools_variable(source: str) -> str | None:
+    """The variable in which a template reads tools; None if it reads none."""
+    try:
+        read = names_read(source, also_set=True)
+    except Exception:  # rendering it will say what is wrong
+        return "tools"
+    return next((name for name in _TOOLS_VARIABLES if name in read), None)
 
 
 @lru_cache(maxsize=32)

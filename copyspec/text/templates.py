@@ -115,8 +115,7 @@ def bounded(source: str, size: int) -> Iterator[None]:
 def _compiled(source: str) -> Template:
     from transformers.utils import chat_template_utils
 
-    if len(source) > LONGEST:
-        raise LimitError(f"it has {len(source)} characters, and more than {LONGEST} are not compiled")
+    _check_length(source)
     # Jinja evaluates constant expressions when it compiles, and looks for them in a time that grows with the cube of a
     # chain of filters; it does neither with `optimized` off and a `finalize` that needs the context.
     plain: Environment = chat_template_utils._cached_compile_jinja_template("").environment
@@ -138,13 +137,21 @@ def _compiled(source: str) -> Template:
     return environment.from_string(source)
 
 
-def names_read(source: str) -> set[str]:
-    """Names that a template reads and does not set itself. Nothing of it is evaluated, as Jinja's own search would."""
+def names_read(source: str, *, also_set: bool = False) -> set[str]:
+    """Names that a template reads and, unless `also_set`, does not set itself. Nothing of it is evaluated, as Jinja's
+    own search would. Raises LimitError for a template too long to compile, and what Jinja raises."""
     from transformers.utils import chat_template_utils
 
+    _check_length(source)
     tree = chat_template_utils._cached_compile_jinja_template("").environment.parse(source)
     names = list(tree.find_all(nodes.Name))
-    return {name.name for name in names if name.ctx == "load"} - {name.name for name in names if name.ctx != "load"}
+    stored = set() if also_set else {name.name for name in names if name.ctx != "load"}
+    return {name.name for name in names if name.ctx == "load"} - stored
+
+
+def _check_length(source: str) -> None:
+    if len(source) > LONGEST:
+        raise LimitError(f"it has {len(source)} characters, and more than {LONGEST} are not compiled")
 
 
 @lru_cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from difflib import SequenceMatcher
 
 from ..documents import Refusal
@@ -11,12 +11,16 @@ from ..edits.lines import aligned, distance, new_lines, shared
 from .wrappers import FENCE, is_closing, open_fence, without_thoughts
 
 _PREFACE = re.compile(
-    r"\W*(?:sure|certainly|of course|absolutely|okay|ok|yes|alright|great|happy to help|no problem|below|the following|"
+    r"(?:.*[.!?。！？，]\s*|)\W*(?:(?:sure|claro|natürlich|selbstverständlich|gerne|bien sûr|certo|конечно|certainly|"
+    r"of course|absolutely|okay|ok|yes|alright|great|happy to help|no problem|below|the following|"
     r"this is|here(?:'s|’s| is| are)|(?:the |your )?(?:\w+ )?(?:corrected|revised|edited|improved|updated|new|modified|"
-    r"fixed|final|full|complete)\b|i(?:'ve|’ve| have)? \w+(?:ed|ten|de)\b|output|answer|result|response)\b",
+    r"fixed|final|full|complete)\b|i(?:'ve|’ve| have)? \w+(?:ed|ten|de)\b|output|answer|result|response|"
+    r"hier (?:ist|sind|is|zijn|folgt)|voici|voilà|aquí (?:está|tienes?|va)|aqui (?:está|vai)|ecco|oto|poniżej|вот|ниже|"
+    r"işte|aşağıda|đây là|berikut)\b|"
+    r"(?:当然|當然|好的|以下|如下|这是|這是|修改后|修改後|更新后|更新後|修正|こちら|次の|변경|수정|다음))",
     re.IGNORECASE,
 )
-"""How a line before the file may begin."""
+"""How a line before the file may begin, or its last sentence."""
 _LABEL = re.compile(
     r"[*_#\s]*(?:(?:here(?:'s|’s| is) )?(?:the |your )?(?:corrected|revised|edited|improved|updated|new|modified|fixed|"
     r"final|rewritten|translated)(?: \w+){0,2}|output|answer|result|response|edit|correction|translation)"
@@ -24,7 +28,11 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 _TAG = re.compile(
-    r"<(answer|output|result|response|file|text|code|document|edited|corrected|updated|new|content|version)>"
+    r"<(answer|output|result|response|file|text|code|document|edited|corrected|updated|new|content|version)"
+    r"(?: \w+=[^<>]*)?>"
+)
+_FILE_NAME = re.compile(
+    r"(?:#{2,} *)?[*_` ]*(?:(?:updated |new )?file:? *)?`?[\w./\\-]*\w\.\w{1,8}`?[*_` ]*[:：]?[*_ ]*", re.IGNORECASE
 )
 _QUOTES = ('""', "''", "“”", "‘’", "«»", "„“", "``")
 _MARKS = tuple({pair[0] for pair in _QUOTES})
@@ -34,11 +42,18 @@ _REFUSES = re.compile(
     r"i (?:can(?:no|'|’)t|could not|couldn(?:'|’)t|don(?:'|’)t|do not|need|would need|see no|did not|didn(?:'|’)t)\b|"
     r"unfortunately|as an ai|(?:could|can|would|do) you\b|(?:which|what|where|how|who|should i|shall i|do i)\b[^\n]*\?|"
     r"please (?:provide|clarify|specify|share|tell|let|give|paste|send)|no (?:changes?|corrections?|edits?)\b|"
-    r"(?:the|your|this) (?:code|file|text|document|program|function|version) (?:is|looks|seems|appears|does|already)\b|"
-    r"there (?:is|are) (?:nothing|no)\b|it (?:is|looks|seems) (?:already|fine|good|correct))",
+    r"(?:the|your|this) (?:code|file|text|document|program|function|version) "
+    r"(?:is|looks|seems|appears|does|already|has (?:now )?been)\b|before i (?:proceed|start|begin|continue)\b|"
+    r"i(?:(?:'|’)d| would) be happy to\b|"
+    r"there (?:is|are) (?:nothing|no)\b|it (?:is|looks|seems) (?:already|fine|good|correct)|"
+    r"(?:es tut mir leid|entschuldigung|leider|ich kann (?:das |diese\w* )?(?:\w+ )?nicht|désolé|"
+    r"je (?:suis désolé|ne peux)|lo siento|no puedo|desculpe|não posso|mi dispiace|non posso|przepraszam|nie mogę|"
+    r"извините|к сожалению|"
+    r"я не могу|üzgünüm|maaf)\b|抱歉|对不起|對不起|很遗憾|申し訳|すみません|죄송|无法|無法)",
     re.IGNORECASE,
 )
 """How an answer begins that is no file."""
+_WORD = re.compile(r"\W*(?:ok(?:ay)?|none|null|n/?a|done|lgtm|yes|no)\W*", re.IGNORECASE)
 _NOTES = re.compile(
     r"\W*(?:i(?:'ve|’ve| have|'m|’m)? \w+|i hope|let me know|feel free|if you (?:need|want|have|would|'d|’d)|would you|"
     r"is there|please (?:let|note)|(?:key |main |the )?(?:changes|edits|corrections|modifications|explanation|"
@@ -47,7 +62,14 @@ _NOTES = re.compile(
     r"notes?\b[^\n]*\b(?:i|i've|changed|corrected|updated|fixed|renamed|above|original)\b|hope this|"
     r"(?:all )?done\s*[.!:]|that(?:'s|’s| is) (?:it|all)\s*[.!]|as (?:you )?(?:asked|requested|instructed)\b|"
     r"(?:everything|nothing|all) else\b|(?:tell|ask) me\b|you (?:can|may) now\b|"
-    r"(?:we |only |one |two |\d+ )?(?:lines?|words?|names?)? ?(?:was |were )?(?:renamed|changed|edited|corrected)\b)",
+    r"(?:we |only |one |two |\d+ )?(?:lines?|words?|names?)? ?(?:was |were )?(?:renamed|changed|edited|corrected)\b|"
+    r"(?:you asked|p\.? ?s\b|ich habe|melde dich|falls (?:du|sie)|wenn (?:du|sie) (?:noch|weitere)|"
+    r"lass(?:en sie)? (?:es )?mich|sag(?:en sie)? (?:mir )?bescheid|j(?:'|’)ai|n(?:'|’)hésite|si vous|"
+    r"dites-moi|he \w+[ai]do|si (?:necesitas|tienes)|necesitas|avísame|espero|ho \w+to|fammi sapere|"
+    r"eu \w+ei|avise|я \w+(?:л|ла)|если (?:у|вам|нужно)|дайте знать)\b|我(?:已|将|將|把|修改|更新)|如果(?:您|你|还|"
+    r"還|需要)|如有|希望|"
+    r"主要(?:修改|改动|变更)|修改(?:说明|內容|内容)|(?:関数|変更|修正|上記|以上)\S*(?:しました|です)|ご不明|何か|"
+    r"(?:함수|변경|수정)\S* .*(?:했습니다|입니다)|궁금|추가로)",
     re.IGNORECASE,
 )
 """How a paragraph after the file may begin."""
@@ -61,16 +83,21 @@ _NUMBER = re.compile(r"\s*\d+\s?[:|.)\t]?\s?")
 
 _TOLD = re.compile(
     r"remov|delet|drop|strip|short|summar|trim|simplif|reduc|only|minim|extract|cut|keep|clear|empty|condens|less|"
-    r"without|first|last|abridg|abstract|outline|compress|replace|rewrite|split|clean|entfern|lösch|kürz|streich|zusammenfass|"
+    r"without|first|last|abridg|abstract|outline|compress|replace|rewrite|split|clean|entfern|lösch|kürz|streich|"
+    r"zusammenfass|"
     r"supprim|retir|raccourc|résum|enlev|elimin|borra|quita|resum|acorta|удал|сократ|删|缩|削除|要約",
     re.IGNORECASE,
 )
 """An instruction that may mean that much of the file goes."""
 _CODE = re.compile(r"^\s|[=(){}\[\];<>]|:$|^[\w-]+: ")
-_SENTENCE = re.compile(r"[(*_#-]* ?[A-Z][^=;{}\[\]<>]* [^=;{}\[\]<>]*[.!?:][)*_]*\s*")
+_SENTENCE = re.compile(
+    r"(?!#\s|--\s)[(*_#-]* ?(?:[¿¡]?[^\W\d_a-z][^=;{}\[\]<>]* |(?=[^\x00-\u2e7f]))[^=;{}\[\]<>]*[.!?:。！？：][)*_]*\s*"
+)
+"""A sentence of any script, and no comment: a capital and words, or letters of a script that has neither."""
 _PROSE = re.compile(r"[A-Z].*\w[.!?]")
 _FENCING = re.compile(r"code[- ]?block|\bfence|backtick|```|~~~", re.IGNORECASE)
 """An instruction that may ask for a fence around the file."""
+_SAME, _EDITED = 0.6, 0.8  # likeness of a line that may be, and one that can only be, the new version of another
 _SHORT = 3
 """Lines below which a file may well become half as long."""
 
@@ -141,15 +168,23 @@ def _dedented(lines: Sequence[str], indent: str, before: Sequence[str]) -> Seque
 def _after_preface(lines: Sequence[str], before: Sequence[str]) -> Sequence[str]:
     """Lines without a first one that announces the file."""
     first = lines[0].strip().strip("*_# ")
-    if not first.endswith((":", "：")) or not _PREFACE.match(first) or _PREFACE.match(before[0]) or lines[0] in before:
+    if lines[0] not in before and _FILE_NAME.fullmatch(lines[0].strip()) and not _FILE_NAME.fullmatch(before[0]):
+        return _following(lines) if _likeness(_following(lines)[0], before[0]) > _SAME else lines
+    is_comment = lines[0].lstrip().startswith(("#", "//", "--", ";", "%", "/*", "<!--", "'", '"'))
+    is_end = first.endswith((":", "：")) or (not is_comment and _is_code(before) and not _CODE.search(first))
+    if not is_end or not _PREFACE.match(first) or _PREFACE.match(before[0]) or lines[0] in before:
         return lines
-    rest = list(lines[1:])
-    while rest and not rest[0].strip():
-        rest.pop(0)
+    rest = _following(lines)
     following = next((line for line in before[1:] if line.strip()), "")
     # Where the rest goes on after the file's first line, this line has taken that one's place.
-    is_replaced = not rest or _likeness(rest[0], following) > _likeness(rest[0], before[0])
+    is_replaced = not rest[0] or _likeness(rest[0], following) > _likeness(rest[0], before[0])
     return lines if is_replaced else rest
+
+
+def _following(lines: Sequence[str]) -> Sequence[str]:
+    """Lines without the first one, and the blank ones behind it."""
+    start = next((at for at in range(1, len(lines)) if lines[at].strip()), len(lines))
+    return lines[start:] or [""]
 
 
 def _likeness(line: str, other: str) -> float:
@@ -180,24 +215,37 @@ def _chat(lines: Sequence[str], before: Sequence[str]) -> Refusal | None:
     known = {line.strip() for line in before}
     is_code = _is_code(before)
     first = next((line for line in lines if line.strip()), "")
+    is_named = any(sign in first for sign in ("`", "*", "##")) and _FILE_NAME.fullmatch(first.strip()) is not None
     if first.strip() not in known and not _REFUSES.match(before[0]) and _REFUSES.match(first):
         return Refusal("chat", f"the model answered instead of editing: {first.strip()[:80]!r}")
-    ends = (":", "!", "?") if len(lines) > 1 else (":", "!", "?", ".")
+    asks = lines[-1].rstrip().endswith(("?", "？")) and not before[-1].rstrip().endswith(("?", "？"))
+    if len(lines) == 1 and not _parts(lines) & _parts(before) and (asks or _WORD.fullmatch(first)):
+        return Refusal("chat", f"the model answered instead of editing: {first.strip()[:80]!r}")
+    ends = (":", "!", "?", "：", "！", "？", *((".",) if len(lines) == 1 else ()))
     is_sentence = is_code and _SENTENCE.fullmatch(first) is not None
     is_preface = first.rstrip().endswith(ends) and _is_talk(_PREFACE, first, before[0])
-    if first.strip() not in known and (is_sentence or is_preface):
+    if first.strip() not in known and (is_sentence or is_preface or is_named):
         return Refusal("chat", f"the model put a text of its own around the file: {first.strip()[:80]!r}")
-    blank = max((index for index, line in enumerate(lines) if not line.strip()), default=None)
-    if blank is None:
-        return None
-    paragraphs = "\n".join(lines).split("\n\n")
-    last = next((part for part in reversed(paragraphs) if part.strip(" \n-*_=")), "")
-    note = next((line for line in last.split("\n") if any(map(str.isalnum, line))), "")
-    is_new = not any(line.strip() in known for line in last.split("\n") if line.strip(" -*_="))
-    is_sentence = is_code and _SENTENCE.fullmatch(note) is not None
-    if len(paragraphs) > 1 and is_new and (is_sentence or _is_talk(_NOTES, note, before[-1])):
-        return Refusal("chat", f"the model put a text of its own around the file: {note.strip()[:80]!r}")
+    if (tag := _TAG.fullmatch(first.strip())) and first.strip() not in known and f"</{tag[1]}>" not in "\n".join(lines):
+        return Refusal("chat", f"the model put a tag of its own before the file: {first.strip()[:80]!r}")
+    for note in _notes(lines, before, known):
+        is_sentence = is_code and _SENTENCE.fullmatch(note) is not None
+        if is_sentence or _is_talk(_NOTES, note, before[-1]):
+            return Refusal("chat", f"the model put a text of its own around the file: {note.strip()[:80]!r}")
     return None
+
+
+def _notes(lines: Sequence[str], before: Sequence[str], known: Set[str]) -> Iterator[str]:
+    """The first lines of what may be no part of a file: of the last paragraph, if all of it is new, and of what follows
+    the file's last line."""
+    last = next((at for at in range(len(lines) - 1, 0, -1) if lines[at].strip() == before[-1].strip()), len(lines))
+    blank = max((at for at, line in enumerate(lines) if not line.strip()), default=len(lines))
+    while blank < len(lines) and not any(line.strip(" -*_=") for line in lines[blank:]):
+        blank = max((at for at in range(blank) if not lines[at].strip()), default=len(lines))
+    paragraph = [line.strip() for line in lines[blank:]]
+    is_new = not any(line in known for line in paragraph if line.strip(" -*_="))
+    for part in (paragraph if is_new else (), lines[last + 1 :]):
+        yield from [line for line in part if any(map(str.isalnum, line))][:1]
 
 
 def _is_code(lines: Sequence[str]) -> bool:
@@ -209,7 +257,7 @@ def _is_code(lines: Sequence[str]) -> bool:
 
 def _is_talk(kind: re.Pattern[str], line: str, own: str) -> bool:
     """Whether a line of an answer is no line of the file, whose own line in its place is not alike."""
-    return kind.match(line.strip("*_# ")) is not None and kind.match(own) is None
+    return kind.match(line.strip("*_# ")) is not None and kind.match(own) is None and _likeness(line, own) < _EDITED
 
 
 def _why_none(lines: Sequence[str], before: Sequence[str], instruction: str, may_shrink: bool) -> Refusal | None:
@@ -226,6 +274,13 @@ def _why_none(lines: Sequence[str], before: Sequence[str], instruction: str, may
     if mark := omission(lines, before):
         return Refusal("omission", f"the answer leaves out a part of the file: {mark.strip()[:80]!r} stands for it")
     old, now = (sum(bool(line.strip()) for line in side) for side in (before, lines))
+    if (
+        not may_shrink
+        and old >= _SHORT
+        and 2 * now < old
+        and not ({*lines} & {*before} or _parts(lines) & _parts(before))
+    ):
+        return Refusal("chat", f"the model answered instead of editing: {lines[0].strip()[:80]!r}")
     if may_shrink or _TOLD.search(instruction):
         return None
     if mark := _aside(lines, before):
@@ -262,7 +317,7 @@ def _is_patch(new: Sequence[str], before: Sequence[str]) -> bool:
 def _numbered(new: Sequence[str], before: Sequence[str]) -> bool:
     known = {line.strip() for line in before if line.strip()}
     numbered = sum((match := _NUMBER.match(line)) is not None and line[match.end() :].strip() in known for line in new)
-    return numbered > 1 and 2 * numbered > len([line for line in new if line.strip()])
+    return numbered > 1 and 2 * numbered > sum(bool(_NUMBER.sub("", line, count=1).strip()) for line in new)
 
 
 def _in_new_blocks(lines: Sequence[str], before: Sequence[str]) -> bool:
@@ -299,7 +354,7 @@ _UNCHANGED = re.compile(
 )
 _TRAILS = re.compile(rf".*{_DOTS}\W*")
 _REMARK = re.compile(r"\s(?:#|//|/\*|--|<!--|;|%)\s*(.*)")
-_INLINE = re.compile(rf"(?:\#|//|/\*|<!--|--|;|%)\s*{_DOTS}", re.IGNORECASE)
+_INLINE = re.compile(rf"(?:\#|//|/\*|<!--|--|;|%)\s*{_DOTS}|[\w)]\s*\{{\s*{_DOTS}\s*\}}\s*$", re.IGNORECASE)
 _WORDED = re.compile(
     r"\b(?:(?:the )?(?:rest|remainder|remaining|other|existing|previous|original|unchanged|same) "
     r"(?:of\b|(?:\w+ )?(?:code|file|functions?|methods?|class(?:es)?|lines?|text|content|document|sections?|"
@@ -309,15 +364,16 @@ _WORDED = re.compile(
     r"as (?:before|above|in the original)|unchanged|unmodified|not shown|omitted|no changes?(?: here| below| needed)?|"
     r"truncated|abbreviated|snip(?:ped)?|skipped|(?:code|file|text) continues|"
     r"continues? (?:here|below|as|unchanged)|etc|and so on|(?:no further|nothing else) (?:changes?|was changed)|"
-    r"your (?:\w+ )?code)\b|"
+    r"your (?:\w+ )?code|(?:keep|leave) the rest)\b|"
     r"\b(?:restlich|übrig|unverändert|bleibt|inchangé|identique|ne change|sin cambios|no cambia|resto del?\b|"
     r"reste d[ue]\b|invariat|inalterad|sem altera|ongewijzigd|oförändra|uændre|uendre|ennallaan|bez zm[iě]|beze zm|"
     r"változatlan|neschimbat|değişme|aynı|không (?:thay )?đổi|tetap sama|без (?:изменений|змін)|остальн|не меня|"
-    r"αμετάβλητ|παραμέν)|"
+    r"αμετάβλητ|παραμέν|sans changement|resto igual|o mesmo\b|permanece|blijft|de rest van|zůstáv|zbytek|"
+    r"giữ nguyên)|剩余|剩餘|相同|以下略|그대로|나머지|เหมือนเดิม|ส่วนที่เหลือ|"
     r"不[变變]|其余|其餘|原样|原樣|省略|同じ|変更な|동일|변경 없|ללא שינוי|كما هو|बाकी",
     re.IGNORECASE,
 )
-_MARKED = re.compile(rf"\s*(?:{_COMMENT}|[\[({{<])", re.IGNORECASE)
+_MARKED = re.compile(rf"\s*(?:{_COMMENT}|[\[({{<（【〔〈])", re.IGNORECASE)
 _COMMENTED = re.compile(rf"\s*{_COMMENT}", re.IGNORECASE)
 _ASIDE = re.compile(
     rf"\s*(?:{_COMMENT}|[\[(<]\s*\w+(?: [\w'’.-]+)+\s*[\])>]\s*$)|"
@@ -385,6 +441,14 @@ def _words(lines: Sequence[str]) -> set[str]:
     return {word for line in lines for word in re.findall(r"\w{4,}", line.casefold())}
 
 
+def _parts(lines: Sequence[str]) -> set[str]:
+    """Words of lines, and pairs of letters where words are not parted."""
+    pairs = (
+        word[at : at + 2] for line in lines for word in re.findall(r"[\u2e80-\uffff]+", line) for at in range(len(word))
+    )
+    return {*_words(lines), *pairs}
+
+
 def mark_of(line: str) -> str | None:
     """What says that something was left out. "sure": a comment or bracket with dots. What may as well be a line of the
     file must have taken the place of others: "dots" alone, "words" in a comment, a "remark" behind code."""
@@ -405,7 +469,8 @@ def mark_of(line: str) -> str | None:
 
 _STAYS = re.compile(
     rf"\s*{_COMMENT}(?=.*(?:rest\b|remain|existing|previous|original|unchanged|same\b))"
-    r"(?:\W*\b(?:keep|the|all|any|your|my|and|other|rest|of|remain(?:s|ing|der)?|existing|previous|original|unchanged|same|"
+    r"(?:\W*\b(?:keep|the|all|any|your|my|and|other|rest|of|remain(?:s|ing|der)?|existing|previous|original|"
+    r"unchanged|same|"
     r"code|file|imports?|methods?|functions?|class(?:es)?|component|content|lines?|logic|implementations?|here|goes|"
     r"stays?|as|is|are|before|above|below|no|changes?|needed|omitted)\b)+\W*",
     re.IGNORECASE,

@@ -26,7 +26,7 @@ from copyspec import Chunk, Result
 from copyspec.common.checks import brief
 from copyspec.engine.logits.constraints import closed
 from copyspec.engine.logits.json_schemas import json_schema_of, why_no_schema
-from copyspec.text.chat import check_variables
+from copyspec.text.chat import check_variables, shows_tools
 from copyspec.text.replies.tools import tool_name
 
 from .calls import Answers, usage
@@ -80,7 +80,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         engine = self._engine or (self.engine if not isinstance(self.model, (str, type(None))) else None)
         if engine is None:
             return None  # no model is loaded just for its profile
-        calls_tools = "tools" in str(engine.tokenizer.chat_template)
+        calls_tools = shows_tools(engine.tokenizer)
         profile: ModelProfile = {
             "text_inputs": True,
             "image_inputs": False,
@@ -178,6 +178,7 @@ class ChatCopySpec(EngineFields, BaseChatModel):
         constrained by the tool's schema if `copyspec[structured]` is installed; "none" hides the tools; None and "auto"
         let the model decide, and constrain a call that it begins between `<tool_call>` tags.
         `strict`: True raises if calls cannot be constrained, False constrains nothing.
+        `parallel_tool_calls=False`: of several calls in an answer, the first one alone is given.
         """
         schemas = [convert_to_openai_tool(tool) for tool in tools]
         return self.bind(tools=schemas, tool_choice=tool_choice, strict=strict, **kwargs)
@@ -305,6 +306,7 @@ class ChatCall:
         text = "\n".join(map(message_text, messages))
         references, named = references_of(explicit(kwargs.get("references")), around, text, shown)
         timeout = kwargs.get("timeout", model.timeout)
+        self._most = 1 if kwargs.get("parallel_tool_calls") is False else None
         self.answers = Answers((engine, name), [prompt], [references], options, timeout, loop, [named])
 
     def chat_result(self, result: Result) -> ChatResult:
@@ -313,7 +315,10 @@ class ChatCall:
             parts = sample.parts
             message = AIMessage(
                 content=parts.content,
-                tool_calls=[tool_call(name=call.name, args=dict(call.arguments), id=_new_id()) for call in parts.calls],
+                tool_calls=[
+                    tool_call(name=call.name, args=dict(call.arguments), id=_new_id())
+                    for call in parts.calls[: self._most]
+                ],
                 invalid_tool_calls=[
                     invalid_tool_call(name=call.name, args=call.text, id=_new_id(), error=call.error)
                     for call in parts.invalid
@@ -338,7 +343,7 @@ class ChatCall:
         parts = chunk.result.parts
         calls = [
             tool_call_chunk(name=call.name, args=_json(call.arguments), id=_new_id(), index=index)
-            for index, call in enumerate(parts.calls)
+            for index, call in enumerate(parts.calls[: self._most])
         ]
         # As a JSON string: langchain-core would complete a beginning of an object, and take it for a call.
         broken = [

@@ -262,7 +262,7 @@ class EngineFields(BaseModel):
 
 
 _SAMPLING = ("temperature", "max_tokens", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "n")
-_NOT_OPTIONS = frozenset(("references", "model", "tools", "timeout", "stream", "stop"))
+_NOT_OPTIONS = frozenset(("references", "model", "tools", "parallel_tool_calls", "timeout", "stream", "stop"))
 
 
 _MARKS: WeakKeyDictionary[object, str] = WeakKeyDictionary()

@@ -222,3 +222,16 @@ def test_only_schemas_are_closed() -> None:
     assert copyspec.generate("a", model=engine(), json_schema={"const": looks}, max_new_tokens=60).text == json.dumps(
         looks
     )
+
+
+@pytest.mark.parametrize("nothing", [{"not": {}}, {"not": True}, {"not": {}, "description": "None."}, False])
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_a_schema_that_nothing_fits_is_no_choice(
+    nothing: object, keyword: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """zod's optional members of unions, between the others and inside of them."""
+    inner = {keyword: [nothing, {"enum": ["x"]}]}
+    schema = {"type": "object", "properties": {"a": {"anyOf": [inner, {"type": "null"}]}}, "required": ["a"]}
+    assert allows(schema, {"a": "x"}) and allows(schema, {"a": None})
+    assert not any(allows(schema, {"a": value}) for value in ("y", 4, True, {}, []))
+    assert not caplog.records

@@ -127,6 +127,8 @@ SAID = {
     "kimi": '<|section_begin|><|call_begin|>functions.paint:0<|argument|>{"colour": "green"}<|call_end|>',
     "deepseek": '<|calls_begin|><|call_begin|>paint<|sep|>{"colour": "green"}<|call_end|><|calls_end|>',
     "minimax": '<m:tool_call><invoke name="paint"><parameter name="colour">green</parameter></invoke></m:tool_call>',
+    "attributes": '<｜M｜calls><｜M｜invoke name="paint"><｜M｜parameter name="colour" string="true">'
+    "green</｜M｜parameter></｜M｜invoke></｜M｜calls>",
 }
 
 
@@ -139,7 +141,7 @@ def test_a_call_that_the_model_begins_fits_a_tool(name: str) -> None:
     outputs = []
     for options in ({}, {"drafter": "none"}):
         result = engine.generate(
-            CHAT, tools=[PAINT, WAIT], max_new_tokens=150, logits_processor=[Says(engine, text + SAID[name])], **options
+            CHAT, tools=[PAINT, WAIT], max_new_tokens=300, logits_processor=[Says(engine, text + SAID[name])], **options
         )
         call = result.tool_calls[0]
         assert call.name == "paint" and result.content.startswith(text.strip())
@@ -332,7 +334,8 @@ def test_a_schema_holds_however_it_is_written(name: str) -> None:
     pytest.importorskip("llguidance")
     engine: Any = engine_of(name)
     begins = {
-        "glm": "</think>\n", "harmony": "<|channel|>commentary to=functions.", "minimax": "<m:tool_call>"
+        "glm": "</think>\n", "harmony": "<|channel|>commentary to=functions.", "minimax": "<m:tool_call>",
+            "attributes": "<｜M｜calls>",
     }.get(name, "")  # fmt: skip
     for seed in range(8):
         parameters, allowed = written_anew(random.Random(f"{name}{seed}"))

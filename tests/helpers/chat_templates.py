@@ -50,6 +50,13 @@ _MINIMAX = (
     '<parameter name="{{ k }}">{{ v if v is string else v | tojson }}</parameter>{% endfor %}\n</invoke>'
     "{% if loop.last %}\n</m:tool_call>{% endif %}"
 )
+_ATTRIBUTES = (
+    '{% if loop.first %}\n\n<｜M｜calls>\n{% endif %}<｜M｜invoke name="{{ f.name }}">\n'
+    "{% for k, v in f.arguments.items() %}"
+    "<｜M｜parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">"
+    "{{ v if v is string else v | tojson }}</｜M｜parameter>\n{% endfor %}</｜M｜invoke>\n"
+    "{% if loop.last %}</｜M｜calls>{% endif %}"
+)
 _PYTHON = (
     "{% if loop.first %}[{% endif %}{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}={{ v | tojson }}"
     "{{ ', ' if not loop.last }}{% endfor %}){{ ', ' if not loop.last else ']' }}"
@@ -94,6 +101,7 @@ FAMILIES = {
         ("<think>", "</think>"),
     ),
     "minimax": Family(chatml(_MINIMAX, _THOUGHT), _CHATML),
+    "attributes": Family(chatml(_ATTRIBUTES, _THOUGHT), _CHATML),
     "python": Family(chatml(_PYTHON), _CHATML),
     "deepseek": Family(
         chatml(_DEEPSEEK), (*_CHATML, "<|calls_begin|>", "<|call_begin|>", "<|sep|>", "<|call_end|>", "<|calls_end|>")

@@ -107,6 +107,16 @@ def test_tools_reach_the_prompt_and_calls_come_back(llm: ChatCopySpec) -> None:
     assert len(cut.tool_calls) == 1 and cut.response_metadata["finish_reason"] == "length"
 
 
+@pytest.mark.parametrize("is_parallel", [None, True, False])
+def test_one_call_where_several_are_not_wanted(llm: ChatCopySpec, is_parallel: bool | None) -> None:
+    more = {} if is_parallel is None else {"parallel_tool_calls": is_parallel}
+    bound = llm.bind_tools([multiply, shout], strict=False, **more)
+    whole = bound.invoke("6 times 7?", logits_processor=says(CALL + CALL))
+    chunks: Any = list(bound.stream("6 times 7?", logits_processor=says(CALL + CALL)))
+    streamed = sum(chunks[1:], chunks[0])
+    assert len(whole.tool_calls) == len(streamed.tool_calls) == (1 if is_parallel is False else 2)
+
+
 def test_streams_hold_calls_back_and_show_text(llm: ChatCopySpec) -> None:
     bound = llm.bind_tools([multiply])
     chunks = list(bound.stream("6 times 7?", logits_processor=says("Let me see. " + CALL)))

@@ -80,6 +80,14 @@ PREFACES = [
     "Sure! Here is the file:",
     "Certainly! I have updated it as you asked.",
     "I changed one line:",
+    "You are right, my mistake! Updated file:",
+    "Hier ist die korrigierte Version:",
+    "Claro, aquí tienes:",
+    "当然可以！以下是修改后的文件：",
+    "修正後のファイルは次のとおりです：",
+    "Вот исправленный код:",
+    "`src/boats.txt`:",
+    "### boats.md",
 ]
 NOTES = [
     "I renamed the boat.",
@@ -96,7 +104,7 @@ def wrapped(text: str, name: str, rng: random.Random) -> str:
     if kind == 0:
         return f"{text}\n"
     if kind == 1:
-        return f"{PREFACES[rng.choice([0, 1, 3])]}\n\n{text}"
+        return f"{rng.choice([*PREFACES[:2], *PREFACES[3:]])}\n\n{text}"
     if kind == 2:
         return f"<think>\nWhat now?\n</think>\n\n{text}"
     info = rng.choice(["", name, "markdown", "text title=a.b"])
@@ -165,6 +173,16 @@ MARKS = [
     "c ... rest",
     "# nothing else changes",
     "# 剩余代码保持不变",
+    "# 剩余部分与之前相同",
+    "（以下略）",
+    "# 나머지 코드는 그대로",
+    "# phần còn lại giữ nguyên",
+    "# de rest van de code blijft hetzelfde",
+    "# zbytek kódu zůstává stejný",
+    "# o restante do código continua o mesmo",
+    "(le reste sans changement)",
+    "# TODO: keep the rest",
+    "function f(x) { ... }",
 ]
 
 
@@ -175,6 +193,14 @@ TALK = [
     "Unfortunately, the file is too long.",
     "No changes needed.",
     "The code is already correct.",
+    "The file has been updated successfully.",
+    "Before I start, which one do you mean?",
+    "Es tut mir leid, aber das kann ich nicht.",
+    "¿Qué función quieres cambiar?",
+    "抱歉，我无法修改此文件。",
+    "どの関数の名前を変更しますか？",
+    "OK",
+    "None",
 ]
 
 
@@ -220,6 +246,37 @@ def test_answers_are_the_version_that_was_meant_or_refused(seed: int) -> None:
         else:
             assert isinstance(got, Refusal), f"{name}\n{answer}\n=====\n{got}"
     assert used >= 0.85 * whole, "most whole answers are used"
+
+
+@pytest.mark.parametrize("instruction", ["Rename the first boat.", "Replace a by b, keep all else.", "Clean it up."])
+@pytest.mark.parametrize("said", TALK)
+def test_talk_is_no_file_whatever_was_asked(said: str, instruction: str) -> None:
+    """Also where the instruction may mean that much of the file goes."""
+    for source in SOURCES.values():
+        assert isinstance(version(said, source, instruction), Refusal), source
+
+
+COMMENTED = [
+    ("# Boats sail.\nimport os\nx = os.getcwd()\nprint(x)", "# Boats sail.", "# Boats sail fast."),
+    ("# 处理数据。\nimport os\nx = os.getcwd()\nprint(x)", "# 处理数据。", "# 处理所有数据。"),
+    ("import os\nx = os.getcwd()\nprint(x)", "import os", "# Shows where it is.\nimport os"),
+    ("-- Boats.\nSELECT a\nFROM b\nWHERE c = 1;", "-- Boats.", "-- Boats that sail."),
+    ("import os\nx = os.getcwd()\nprint(x)\n\n# End.", "# End.", "# The end."),
+    ("import os\nx = os.getcwd()\nprint(x)", "import os", "# Updated version of where\nimport os"),
+    ("import os\nx = os.getcwd()\nprint(x)", "import os", "# where.py\nimport os"),
+    ("const a = 1;\nconst b = a + 1;\nf(b);", "const a = 1;", "// The new constants\nconst a = 1;"),
+    ("config.py\nmain.py\nREADME.md", "main.py", "boats.py\nmain.py"),
+    ("config.py\nmain.py\nREADME.md", "config.py", "boats.py\nconfig.py"),
+    ("The boats are old, complet wrecks!\nThey leak.\nIt rains.", "complet ", "complete "),
+    ("船很旧。\n\n海很大。\n风很冷。", "风很冷。", "风很冷。\n\n他们回家。"),
+    ("one\ntwo\nthree\nfour", "\ntwo\nthree\nfour", ""),
+]
+
+
+@pytest.mark.parametrize(("source", "old", "new"), COMMENTED)
+def test_new_lines_at_the_ends_of_a_file_are_its_own(source: str, old: str, new: str) -> None:
+    meant = source.replace(old, new)
+    assert version(meant, source, "Keep only what is good.") == meant
 
 
 @pytest.mark.parametrize("mark", MARKS)

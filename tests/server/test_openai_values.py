@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,9 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerBase
 
 import copyspec
+from copyspec.server.endpoints import template_messages
 from tests.helpers.texts import CHAT_TEMPLATE, byte_level, llama
-from tests.server.test_server import ASKED, CHAT, MESSAGES, events, post
+from tests.server.test_server import ASKED, CHAT, MESSAGES, client, events, post
 
 if TYPE_CHECKING:
     from copyspec import Engine
@@ -231,3 +233,68 @@ async def test_special_tokens_as_stop_strings(fim: Engine, stop: Any) -> None:
         answer = await post(fim, TEXTS, {**body, "stream": stream})
         choices = [event["choices"][0] for event in events(answer)] if stream else answer.json()["choices"]
         assert ("".join(choice["text"] for choice in choices), choices[-1]["finish_reason"]) == ("", "stop")
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "json_schema", "json_schema": {"name": "r", "strict": True, "schema": SCHEMA}},
+        {"type": "json_schema", "schema": SCHEMA},
+        {"type": "json_object", "schema": SCHEMA},
+    ],
+)
+async def test_schemas_hold_in_every_form_that_clients_send(engine: Engine, form: dict[str, Any]) -> None:
+    """OpenAI's, and those of llama.cpp and Together, whose schema stands beside the type."""
+    pytest.importorskip("llguidance")
+    answer = await post(engine, CHAT, {**ASKED, "max_tokens": 60, "response_format": form})
+    assert json.loads(answer.json()["choices"][0]["message"]["content"])["a"] in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("sent", "meant"),
+    [
+        ({"content": "a", "reasoning": "b"}, {"content": "a", "reasoning_content": "b"}),
+        ({"content": "a", "reasoning": "c", "reasoning_content": "b"}, {"content": "a", "reasoning_content": "b"}),
+        (
+            {"content": [{"type": "thinking", "thinking": "b"}, {"type": "text", "text": "a"}]},
+            {"content": "a", "reasoning_content": "b"},
+        ),
+        (
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "b"}]}]},
+            {"content": "", "reasoning_content": "b"},
+        ),
+    ],
+)
+async def test_earlier_messages_as_clients_give_them_back(
+    engine: Engine, sent: dict[str, Any], meant: dict[str, Any]
+) -> None:
+    asked = [{"role": "user", "content": "Which?"}]
+    fields = [{"role": "assistant", **message} for message in (sent, meant)]
+    read = [template_messages([*asked, message, *asked]) for message in fields]
+    for messages in read:
+        messages[1].pop("reasoning", None)
+    assert read[0] == read[1]
+    for message in fields:
+        assert (await post(engine, CHAT, {**ASKED, "messages": [*asked, message, *asked]})).status_code == 200
+
+
+async def test_values_of_other_servers_that_change_nothing(engine: Engine) -> None:
+    plain = (await post(engine, CHAT, ASKED)).json()["choices"]
+    for fields in (
+        {"add_generation_prompt": True, "ignore_eos": False, "min_tokens": 0},
+        {"include_stop_str_in_output": False, "spaces_between_special_tokens": True},
+    ):
+        assert (await post(engine, CHAT, {**ASKED, **fields})).json()["choices"] == plain
+    for name, value in {"add_generation_prompt": False, "ignore_eos": True, "min_tokens": 3}.items():
+        answer = (await post(engine, CHAT, {**ASKED, name: value})).json()
+        assert answer["error"]["param"] == name
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/", "/health"])
+async def test_addresses_that_are_asked_for_a_sign_of_life(engine: Engine, method: str, path: str) -> None:
+    async with client(engine) as http:
+        assert (await http.request(method, path)).status_code == 200

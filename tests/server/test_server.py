@@ -298,7 +298,13 @@ async def test_other_models_and_paths_are_404(engine: Engine) -> None:
         assert (await http.get("/v1/models")).json()["data"][0]["id"] == "tiny"
         assert (await http.get("/v1/models/tiny")).json()["id"] == "tiny"
         assert (await http.get("/v1/models/other")).status_code == 404
-        assert (await http.get("/v2")).json()["error"]["message"] == "Not Found"
+        for path, told in (
+            ("/v2", "Not Found: this server has /health, /metrics, /v1/models, "),
+            ("/", "Not Found: this server has /health, "),
+            ("/models", "Not Found: did you mean /v1/models?"),
+            ("/v1//chat/completions/", "Not Found: did you mean /v1/chat/completions?"),
+        ):
+            assert (await http.get(path)).json()["error"]["message"].startswith(told)
         assert (await http.get(CHAT)).status_code == 405
         assert (await http.head("/health")).status_code == 200
 

@@ -44,6 +44,7 @@ SAID: list[tuple[str, str, str, str, Sequence[Any]]] = [
     ("mistral-named", "Well. [TOOL_CALLS]wait[ARGS]{}", "", "Well.", [WAITED]),
     ("deepseek", "<|calls_begin|><|call_begin|>wait<|sep|>{}<|call_end|><|calls_end|>", "", "", [WAITED]),
     ("minimax", '<m:tool_call><invoke name="wait"></invoke></m:tool_call>', "", "", [WAITED]),
+    ("attributes", '<｜M｜calls>\n<｜M｜invoke name="wait">\n</｜M｜invoke>\n</｜M｜calls>', "", "", [WAITED]),
     ("llama", '{"name": "wait", "parameters": {}}', "", "", [WAITED]),
     ("python", "[wait()]", "", "", [WAITED]),
     (
@@ -153,6 +154,33 @@ async def test_tasks_get_the_same(name: str, text: str, thought: str, answer: st
     message = whole.choices[0].message
     assert (message.content or "", read(message.tool_calls)) == (answer, list(calls))
     assert (pieces[:2], read(pieces[2])) == ((thought, answer), list(calls))
+
+
+@pytest.mark.parametrize(("name", "said"), [(name, text) for name, text, _, _, calls in SAID if len(calls) > 1])
+@pytest.mark.parametrize("is_parallel", [None, True, False])
+def test_one_call_where_several_are_not_wanted(name: str, said: str, is_parallel: bool | None) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "messages": CHAT, "tools": TOOLS, "max_tokens": 150}
+    asked |= {} if is_parallel is None else {"parallel_tool_calls": is_parallel}
+    with Scripted(engine_of(name), said, strict=False).client() as client:
+        calls = client.chat.completions.create(**asked).choices[0].message.tool_calls
+        streamed = joined(list(client.chat.completions.create(**asked, stream=True)))
+    assert read(calls) == read(streamed[2]) == [PAINTED] * (1 if is_parallel is False else 2)
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+@pytest.mark.parametrize("allowed", ["paint", "wait"])
+def test_calls_of_allowed_tools(mode: str, allowed: str) -> None:
+    pytest.importorskip("llguidance")
+    engine: Any = engine_of("hermes")
+    tools = [{"type": "function", "function": {"name": allowed}}]
+    choice: Any = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+    asked: dict[str, Any] = {"model": "tiny", "messages": CHAT, "tools": TOOLS, "max_tokens": 150}
+    with Scripted(engine, f"<tool_call>\n{CALL}\n</tool_call>").client() as client:
+        answer = client.chat.completions.create(**asked, tool_choice=choice).choices[0]
+        assert {call.function.name for call in answer.message.tool_calls} == {allowed}
+        tools[0]["function"] = {"name": "fly"}
+        with pytest.raises(openai.BadRequestError, match="tool_choice allows 'fly', which is none of the tools"):
+            client.chat.completions.create(**asked, tool_choice=choice)
 
 
 BROKEN = [

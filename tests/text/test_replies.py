@@ -13,6 +13,7 @@ import pytest
 from copyspec.text.chat import apply
 from copyspec.text.codec import Codec
 from copyspec.text.replies.calls import BareCalls, JsonCalls, NamedCalls, PythonCalls, TaggedCalls, ToolCall, typed
+from copyspec.text.replies.learning import _KIMI
 from copyspec.text.replies.marks import mark_all, marked, split, unmarked, without_first
 from copyspec.text.replies.reader import Parts, Reply
 from copyspec.text.replies.tools import properties_of
@@ -46,6 +47,7 @@ SYNTAXES = {
     "qwen-coder": TaggedCalls,
     "glm": TaggedCalls,
     "minimax": TaggedCalls,
+    "attributes": TaggedCalls,
     "python": PythonCalls,
     "deepseek": NamedCalls,
     "kimi": NamedCalls,
@@ -262,6 +264,29 @@ def test_tags_of_thoughts(pair: tuple[str, str], is_special: bool) -> None:
         assert reply.read(text) == Parts("Hm.", "Yes.")
 
 
+@pytest.mark.parametrize("opened", ["Here is what I think:", "Reasoning"])
+@pytest.mark.parametrize("closing", ["[BEGIN FINAL RESPONSE]", "[ANSWER]", "</thoughts>"])
+def test_a_thought_that_words_begin(opened: str, closing: str) -> None:
+    """The prompt ends with them, and only the thought's end has a tag."""
+    thought = "{% if m.reasoning_content %}{{ m.reasoning_content }}\n" + closing + "\n{% endif %}"
+    family = FAMILIES["hermes"]._replace(template=chatml("", thought, opened + "\n"))
+    reply = Codec(tokenizer_of(family)).encode_chat(USER).reply
+    assert reply is not None and reply.is_thinking
+    text = f"Hm, [a] <b>.\n{closing}\nYes: <c>."
+    for parts in (reply.read(text), in_pieces(reply, text, random.Random(1))):
+        assert parts == Parts("Hm, [a] <b>.", "Yes: <c>.")
+    assert reply.read("Hm") == Parts("Hm", "")
+
+
+def test_tags_without_a_known_syntax_are_taken_for_none() -> None:
+    told = "Use <tool_call> and <invoke>, with <param>value</param>."
+    template = "{% if tools %}{{ tools | tojson }}" + told + "{% endif %}{{ messages[-1].content }}"
+    reply = Codec(byte_level(template=template)).encode_chat(USER, TOOLS).reply
+    assert reply is not None and reply.format.calls is None
+    said = '<tool_call><invoke name="look_up"><days>2</days></invoke></tool_call>'
+    assert reply.read(said) == Parts("", said)
+
+
 @pytest.mark.parametrize("special", [(), ("<|channel>", "<channel|>")])
 def test_a_thought_in_a_channel(special: tuple[str, ...]) -> None:
     """Whose name is text, whatever its tags are: rendered, and cut out of earlier turns."""
@@ -350,6 +375,116 @@ def test_calls_that_cannot_be_read_are_named(name: str, text: str, body: str, to
     parts = reply_of(name).read("Look: " + text)
     (invalid,) = parts.invalid
     assert (invalid.text, invalid.name, parts.content, parts.calls) == (body, tool, "Look:", ())
+
+
+@pytest.mark.parametrize(
+    ("told", "tokens", "text"),
+    [
+        # told by an example, whose tag is whatever it is
+        ('Reply <calls>[{"name": "x", "arguments": {}}]</calls>.', (), "<calls>[{call}, {call}]</calls>"),
+        ('write <call> {\\"name\\": \\"f\\", \\"parameters\\": {}}', (), "<call> {call}<call> {call}"),
+        ('<|call|>{"name": name, "arguments": values}<|/call|>', ("<|call|>", "<|/call|>"), "<|call|>{call}<|/call|>"),
+        ('[CALL] {{"name": "n", "arguments": "a"}}', (), "[CALL] {call}"),
+        # told in words, or not at all
+        ("<|tool_call|> followed by a JSON list", ("<|tool_call|>",), "<|tool_call|>[{call}, {call}]"),
+        ("", ("<|tool_call_start|>", "<|tool_call_end|>"), "<|tool_call_start|>[{python}, {python}]<|tool_call_end|>"),
+        ("", ("<|tool_call_start|>", "<|tool_call_end|>"), "<|tool_call_start|>[{call}]<|tool_call_end|>"),
+        ("", _KIMI, "{0}{1}functions.look_up:0{2}{arguments}{3}{1}functions.look_up:1{2}{arguments}{3}{4}"),
+        ("", (), "look_up\n{arguments}"),
+        ("", (), "functools[{call}, {call}]"),
+    ],
+)
+@pytest.mark.parametrize("are_special", [True, False])
+def test_calls_that_a_template_does_not_render(told: str, tokens: Sequence[str], text: str, are_special: bool) -> None:
+    """They are known from what it tells the model, or from the tokens that the tokenizer has."""
+    template = "{% if tools %}{{ tools | tojson }}" + told.replace("{{", "{{ '{{' }}") + "{% endif %}"
+    template += "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    family = FAMILIES["hermes"]._replace(template=template, special=("<|im_start|>", "<|im_end|>"), ordinary=())
+    family = family._replace(special=(*family.special, *tokens)) if are_special else family._replace(ordinary=tokens)
+    reply = Codec(tokenizer_of(family)).encode_chat(USER, TOOLS).reply
+    assert reply is not None
+    arguments = {"place": "Rome", "days": 2}
+    said = text
+    for name, value in (
+        ("call", json.dumps({"name": "look_up", "arguments": arguments})),
+        ("arguments", json.dumps(arguments)),
+        ("python", "look_up(place='Rome', days=2)"),
+        *((str(number), token) for number, token in enumerate(_KIMI)),
+    ):
+        said = said.replace("{" + name + "}", value)
+    for token in tokens if are_special else ():
+        said = said.replace(token, marked(token))
+    for parts in (reply.read(said), in_pieces(reply, said, random.Random(1))):
+        assert {(call.name, json.dumps(call.arguments)) for call in parts.calls} == {("look_up", json.dumps(arguments))}
+        assert len(parts.calls) == max(1, text.count("{call}"), text.count("{python}"), text.count("{arguments}"))
+        assert (parts.content, parts.invalid) == ("", ())
+    for other in ("look_up is a tool.", "functions exist", "look_up\n\nis one"):
+        assert reply.read(other).content == other
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "place"),
+    [
+        ("lfm", "[look_up(place='two\nlines', days=2)]", "two\nlines"),
+        ("lfm", "[look_up(place=\"a\r\n'b'\", days=2)]", "a\r\n'b'"),
+        ("aya", "<![CDATA[a <b> & </parameter>\nc]]>", "a <b> & </parameter>\nc"),
+        ("aya", "a ]]> b", "a ]]> b"),
+        ("gemma", '<|"|>5<|"|>', "5"),
+    ],
+)
+def test_values_that_are_escaped_or_are_not(name: str, text: str, place: str) -> None:
+    if name == "lfm":
+        read = reply_of("python").read(text)
+    elif name == "aya":
+        read = reply_of("aya").read(f"<function=look_up><parameter=place>{text}</parameter></function>")
+    else:
+        value = text.replace('<|"|>', marked('<|"|>'))
+        read = reply_of("gemma").read(f"{marked('<|tool_call>')}call:look_up{{place:{value},days:{value}}}")
+        assert read.calls[0].arguments["days"] == 5
+    assert read.calls[0].arguments["place"] == place
+
+
+CODER = "<function=look_up>\n<parameter=place>\n{0}{1}<parameter=days>\n2{2}</function>{3}"
+
+
+@pytest.mark.parametrize("first", ["\n</parameter>\n", "</parameter>", "\n"])
+@pytest.mark.parametrize("second", ["\n</parameter>\n", "</parameter>", "\n"])
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("place", ["Rome", "two\nlines", "a <b> c"])
+def test_values_whose_closing_tags_are_left_out(first: str, second: str, end: str, place: str) -> None:
+    text = CODER.format(place, first, second, end)
+    for parts in (reply_of("qwen-coder").read(text), in_pieces(reply_of("qwen-coder"), text, random.Random(1))):
+        assert parts.calls == (ToolCall("look_up", {"place": place, "days": 2}),) and not parts.invalid
+
+
+@pytest.mark.parametrize(
+    "place", ["<parameter=days>", "</function>", "x\n<parameter=days>\n5\n</parameter>\ny", "\n</parameter>x"]
+)
+def test_values_that_hold_tags(place: str) -> None:
+    text = CODER.format(place, "\n</parameter>\n", "\n</parameter>\n", "")
+    assert reply_of("qwen-coder").read(text).calls == (ToolCall("look_up", {"place": place, "days": 2}),)
+
+
+@pytest.mark.parametrize("key", ["arguments", "parameters", "args", "input"])
+def test_arguments_under_another_name(key: str) -> None:
+    value = {"place": "Rome"}
+    said = f"<tool_call>{json.dumps({'id': '1', 'name': 'look_up', key: value})}</tool_call>"
+    assert reply_of("hermes").read(said).calls == (ToolCall("look_up", value),)
+    other = reply_of("hermes").read(said.replace(f'"{key}"', '"values"'))
+    assert other.calls == () and other.invalid[0].error == "no arguments, but 'values'"
+    assert reply_of("hermes").read('<tool_call>{"name": "stop.now", "type": "function"}</tool_call>').calls
+
+
+def test_a_closing_tag_alone() -> None:
+    said = '{"name": "look_up", "arguments": {}}\n</tool_call>'
+    for parts in (reply_of("hermes").read(said), in_pieces(reply_of("hermes"), said, random.Random(2))):
+        assert parts == Parts("", "", (ToolCall("look_up", {}),))
+
+
+@pytest.mark.parametrize(("written", "days"), [("02", 2), ("007", 7), ("0", 0), ("10", 10), ("-05", -5)])
+def test_numbers_that_begin_with_zeros(written: str, days: int) -> None:
+    parts = reply_of("python").read(f"[look_up(place='007', ratio=0.05, days={written})]")
+    assert parts.calls == (ToolCall("look_up", {"place": "007", "ratio": 0.05, "days": days}),)
 
 
 def test_text_between_calls_is_kept() -> None:

@@ -225,3 +225,44 @@ def test_chains_of_filters_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
         except ChatError as error:
             assert len(str(error)) < 1_000
         assert time.thread_time() - begin < 1.5, tokenizer.chat_template
+
+
+READING_TOOLS = (
+    "{{ tool.function.name + ': ' + tool.function.description }}",
+    "{% for k, v in tool.function.parameters.properties | items %}{{ k + v.description }}{% endfor %}!",
+    "{{ tool.function.parameters.properties | length }}{{ tool.function.description | trim }}",
+)
+SHORT_TOOLS: tuple[dict[str, object], ...] = (
+    {"name": "f"},
+    {"name": "f", "description": "Does it."},
+    {"name": "f", "parameters": {}},
+    {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}},
+)
+
+
+@pytest.mark.parametrize("variable", ["tools", "xml_tools", "available_tools"])
+@pytest.mark.parametrize("reading", READING_TOOLS)
+@pytest.mark.parametrize("function", SHORT_TOOLS)
+def test_tools_may_leave_out_what_a_template_reads(
+    variable: str, reading: str, function: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A description is optional in OpenAI's format, and so are parameters; templates read tools by several names."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = f"{{% for tool in {variable} or [] %}}{reading}{{% endfor %}}" + CHAT_TEMPLATE
+    plain, text = render(tokenizer, CHAT), render(tokenizer, CHAT, [{"type": "function", "function": function}])
+    assert text.endswith(plain) and len(text) > len(plain) and not caplog.records
+
+
+def test_tools_that_a_template_does_not_take_are_named() -> None:
+    tokenizer = tiny_tokenizer()
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {}}}}}
+    tokenizer.chat_template = (
+        "{% for tool in tools or [] %}{% for k, v in tool.function.parameters.properties | items %}{{ k + v.unit }}"
+        "{% endfor %}{% endfor %}" + CHAT_TEMPLATE
+    )
+    with pytest.raises(ChatError, match="rejects tools f: 'dict object' has no attribute 'unit'"):
+        render(tokenizer, CHAT, [tool])
+    for template in ("{# tools #}", "{{ 'tools' }}", "{% set tool_list = [] %}"):
+        tokenizer.chat_template = template + CHAT_TEMPLATE
+        with pytest.raises(ChatError, match="tools are not supported by the chat template"):
+            render(tokenizer, CHAT, [tool])

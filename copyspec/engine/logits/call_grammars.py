@@ -259,15 +259,17 @@ def _tagged(
         rule = f"argument_{number}_{place}"
         named = resolved(schema, schema)
         values = named.get("enum", [named.get("const")]) if isinstance(named, dict) else None
+        is_text = "string" in types_of(schema) or not types_of(schema)
         if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
             value = f"({' | '.join(map(_quoted, values))}) {pad}{tokens.written(syntax.value_closing)}"
             more = ""
-        elif "string" in types_of(schema) or not types_of(schema):
+        elif is_text:
             value, more = tokens.up_to(rule, syntax.value_closing, is_text=True)
         else:
             closing = f"{pad or 'SPACE '}{tokens.written(syntax.value_closing)}"
             value, more = f"{rule}_json {closing}", f"{rule}_json: %json {_followed(closed(schema))}\n"
-        opened = f"{tokens.written(syntax.key_opening)} {_quoted(key)} {tokens.written(syntax.key_closing)}"
+        key_closing = syntax.data_closing if syntax.data_closing and not is_text else syntax.key_closing
+        opened = f"{tokens.written(syntax.key_opening)} {_quoted(key)} {tokens.written(key_closing)}"
         rules.append(f"{rule}: {opened} {before}{value}\n{more}")
         symbols.append(f"SPACE {rule}{'' if is_required else '?'}")
     return " ".join(symbols)

@@ -107,7 +107,9 @@ def _followed(schema: object) -> tuple[object, list[str]]:
 
 def _without_patterns(schema: Schema, dropped: list[str]) -> Schema:
     """A schema without regular expressions that the parser does not support: look-ahead, back-references. A name that
-    such an expression would allow is an additional one then, so these are free."""
+    such an expression would allow is an additional one then, so these are free. What nothing fits stays so."""
+    if schema.get("not") in ({}, True):  # how zod writes what nothing fits
+        return {"enum": []}
     changed = dict(schema)
     if _is_unsupported(schema.get("pattern")):
         dropped.append(f"pattern {changed.pop('pattern')!r}")

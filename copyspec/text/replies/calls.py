@@ -29,7 +29,9 @@ _SPACE = re.compile(r"\s*")
 _SEPARATOR = re.compile(r"[\s,]*")
 _WORD = re.compile(r"[^\s,:{}\[\]]+")
 _NOTHING_MORE = re.compile("")
+_BESIDE = {"id", "index", "tool_call_id", "type"}  # keys of a call that hold no arguments
 _FENCE = re.compile(r"```\w*[ \t]*\n?")
+_JSON_CALL = re.compile(r"(?:\[\s*)?\{")
 _PLACEHOLDER = "a_name_that_is_none_in_python_"
 _NOTHING = {"none": None, "null": None, "true": True, "false": False}
 
@@ -164,8 +166,11 @@ class JsonCalls(CallSyntax):
         name = next((value[key] for key in (self.name, "name", "tool_name") if isinstance(value.get(key), str)), None)
         if name is None:
             raise CallError("no JSON object with a name and arguments")
-        keys = (self.arguments, "arguments", "parameters")
-        return ToolCall(name, arguments_of(next((value[key] for key in keys if key in value), {})))
+        keys = (self.arguments, "arguments", "parameters", "args", "input")
+        key = next((key for key in keys if key in value), None)
+        if key is None and len(value) > 1 and (more := value.keys() - _BESIDE - {self.name, "name", "tool_name"}):
+            raise CallError(f"no arguments, but {sorted(map(str, more))[0]!r}")
+        return ToolCall(name, arguments_of(value[key] if key is not None else {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +206,10 @@ class BareCalls(NamedCalls):
     """Calls as the name of the tool, and an object of its arguments whose keys have no quotes."""
 
     quote: str = '"'  # on either side of a text, which has no escapes
+
+    def read(self, text: str, at: int, tools: Sequence[Tool]) -> tuple[list[ToolCall], int]:
+        calls, end = NamedCalls.read(self, text, at, tools)
+        return [_as_declared(call, tools) for call in calls], end  # some models quote numbers
 
     def _arguments(self, text: str, at: int) -> tuple[object, int]:
         return self._value(text, at, 0)
@@ -252,6 +261,7 @@ class TaggedCalls(CallSyntax):
     key_closing: str = ""
     value_closing: str = ""
     pads: tuple[str, str] = ("", "")  # the line ends on either side of a value, if it has them
+    data_closing: str = ""  # instead of `key_closing` before a value that is no string, if that is told apart
 
     def read(self, text: str, at: int, tools: Sequence[Tool]) -> tuple[list[ToolCall], int]:
         at = _after(_SPACE, text, at)
@@ -261,8 +271,9 @@ class TaggedCalls(CallSyntax):
         name, at = named[0], _after(re.compile(_loose(self.head)), text, named.end())
         types = properties(name, tools)
         values: dict[str, object] = {}
-        closing = pieces(self.frame.closing)
-        opening, middle = re.compile(_loose(self.key_opening)), re.compile(_loose(self.key_closing))
+        closing = [*pieces(self.frame.closing), *pieces(self.frame.end)]  # of which models leave out some
+        closings = filter(None, (self.key_closing, self.data_closing))
+        opening, middle = re.compile(_loose(self.key_opening)), re.compile("|".join(map(_loose, closings)))
         while True:
             at = _after(_SPACE, text, at)
             opened = opening.match(text, at) if text[at:] else None
@@ -271,22 +282,32 @@ class TaggedCalls(CallSyntax):
             separated = middle.search(text, opened.end())
             if separated is None:
                 raise CallError("the name of an argument does not end")
-            end, after = self._value_end(text, separated.end(), closing)
+            end, after = self._value_end(text, separated.end(), closing, [key for key in types if key not in values])
             value = text[separated.end() : end]
             value = value.removeprefix(self.pads[0]).removesuffix(self.pads[1])
             key = text[opened.end() : separated.start()].strip()
-            values[key] = typed(shown(value), types.get(key))
+            is_data = bool(self.data_closing) and separated[0].split() == self.data_closing.split()
+            values[key] = typed(_without_cdata(shown(value)), types.get(key, _DATA if is_data else None))
             at = after
-        if closing and not text.startswith(closing[0], at):
+        if closing and not text.startswith(tuple(closing), at):
             raise CallError("the call does not end")
         return [ToolCall(name, values)], at
 
-    def _value_end(self, text: str, at: int, closing: Sequence[str]) -> tuple[int, int]:
+    def _value_end(self, text: str, at: int, closing: Sequence[str], left: Sequence[str]) -> tuple[int, int]:
         """Where a value ends, and what follows it: its closing tag, after which comes another key or the call's end.
-        The tag may be text of the value, too."""
-        follows = "|".join([_loose(self.key_opening), *map(re.escape, closing[:1])])
-        ends = re.compile(rf"{_loose(self.value_closing)}(?=\s*(?:{follows}|\Z))")
-        match = ends.search(text, at)
+        The tag may be text of the value, too. Models leave it out: then a line that begins with another key, of those
+        that are `left`, ends the value, or the call's end."""
+        opening, last = _loose(self.key_opening), "|".join(map(re.escape, closing))
+        ends = rf"{_loose(self.value_closing)}(?=\s*(?:{'|'.join(filter(None, (opening, last)))}|\Z))"
+        start = text.find(_CDATA[1], at) if _CDATA[0].match(text, at) else at
+        match = re.compile(ends).search(text, max(at, start))
+        end = match.start() if match is not None else len(text)
+        keys = [rf"{opening}\s*{re.escape(key)}\s*{_loose(self.key_closing)}" for key in left]
+        keys = [key for key in keys if re.compile(key).search(text, end) is None]  # others are text of the value
+        if keys and start == at and self.value_closing not in text[at:end]:
+            match = re.compile(rf"(?=\n(?:{'|'.join(keys)}))").search(text, at, end) or match
+        if match is None and closing:
+            match = re.compile(rf"(?=\n?{re.escape(closing[0])}\s*(?:{last}|\Z))").search(text, at)
         if match is None:
             raise CallError("the value of an argument does not end")
         return match.start(), match.end()
@@ -300,6 +321,8 @@ class PythonCalls(CallSyntax):
 
     def read(self, text: str, at: int, tools: Sequence[Tool]) -> tuple[list[ToolCall], int]:
         at = _after(_SPACE, text, at)
+        if _JSON_CALL.match(text, at):  # as some models call where calls in Python are not shown to them
+            return JsonCalls().read(text, at, tools)
         closing = pieces(self.frame.closing)
         ends = [place for place in _places(text, closing[0], at)] if closing else []
         for end in [*ends, len(text)]:  # the closing tag may be text of an argument, too
@@ -311,18 +334,41 @@ class PythonCalls(CallSyntax):
         raise last
 
 
+_CDATA = re.compile(r"\s*<!\[CDATA\["), "]]>"
+"""XML's signs around a text that holds signs of XML, as MiniCPM is told to write it."""
+_DATA: Mapping[str, object] = {"type": ["object", "array", "number", "boolean", "null"]}
+
+
+def _without_cdata(text: str) -> str:
+    opening, closing = _CDATA
+    opened = opening.match(text)
+    return text[opened.end() : text.rstrip().rfind(closing)] if opened and text.rstrip().endswith(closing) else text
+
+
 _AGAIN = re.compile(r"\s*;?\s*(?=[{\[])")  # another call, as Llama 3 separates them
+
+
+PREFIX = "functools"
+"""The word that Phi-4-mini writes before a list of calls."""
+_BARE: Sequence[tuple[CallSyntax, re.Pattern[str]]] = (
+    (JsonCalls(), re.compile(r"[{\[]")),
+    (PythonCalls(), re.compile(r"\[?[\w.\-]+\(")),
+    (NamedCalls(), re.compile(r"[\w.\-]+\s*\n\s*\{")),  # GLM-4
+)
+"""The ways to write calls without tags, and how they begin."""
+_CALLED = re.compile(r"\(|\s*\n\s*\{|\s*\Z")
+"""What follows the name of a tool in the latter two, or may."""
 
 
 def bare_calls(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
     """The calls of an output that is nothing else, as JSON, of which several may follow each other, or as Python,
     perhaps in a fence; empty if it is anything else than calls of the tools."""
-    body = text.strip()
+    body = text.strip().removeprefix(PREFIX)
     if (fence := _FENCE.match(body)) is not None and body.endswith("```"):
         body = body[fence.end() : -3].strip()
     names = tool_names(tools)
-    for syntax in (JsonCalls(), PythonCalls()):
-        if not body or (isinstance(syntax, PythonCalls) and not re.match(r"\[?[\w.\-]+\(", body)):
+    for syntax, begins in _BARE:
+        if not begins.match(body):
             continue
         try:
             calls, end = syntax.read(body, 0, tools)
@@ -433,7 +479,13 @@ def _is_name(text: str) -> bool:
     return text.isidentifier() and not iskeyword(text)
 
 
+_STRING = re.compile(r"""\"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?<![\w.])0+(?=[1-9])""", re.DOTALL)
+"""A string, or the zeros that a number begins with."""
+
+
 def _plain_calls(text: str) -> Iterator[ToolCall]:
+    # Models write line ends inside strings as they are, and zeros before numbers.
+    text = _STRING.sub(lambda match: match[0].strip("0").replace("\r", "\\r").replace("\n", "\\n"), text)
     try:
         body = ast.parse(text, mode="exec").body
     except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -502,8 +554,11 @@ def _places(text: str, part: str, at: int) -> Iterator[int]:
 
 def could_be_bare(text: str, names: Sequence[str] = ()) -> bool:
     """Whether an output that begins like this may turn out to be a call without tags around it. `names`: of tools that
-    may be called as Python does it."""
+    may be called by what an output begins with."""
     begun = unmarked(text).lstrip()
-    if not begun or begun[0] in "{[`":
+    if not begun or begun[0] in "{[`" or f"{PREFIX}[".startswith(begun) or begun.startswith(f"{PREFIX}["):
         return True
-    return any(begun.startswith(f"{name}(") or f"{name}(".startswith(begun) for name in names)
+    return any(
+        name.startswith(begun) or (begun.startswith(name) and _CALLED.match(begun, len(name)) is not None)
+        for name in names
+    )

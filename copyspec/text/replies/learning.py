@@ -67,6 +67,11 @@ _ANSWER, _THOUGHT = "Nephelokokkygia.", "Considerandum."
 _ARGUMENTS = {FIRST: WORD, SECOND: NUMBER}
 _IDS = ((NamedCalls.ID, "abcde0002"), (f"functions.{NAME}:0", f"functions.{NAME}:1"))
 """Of two calls; Kimi's templates write the latter in place of the name."""
+_KIMI = (
+    "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>",
+    "<|tool_calls_section_end|>",
+)  # fmt: skip
+"""Kimi's tokens around calls and their parts, in order."""
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
 
 
@@ -100,7 +105,7 @@ def learn(template: str, tokens: Sequence[str], render: Render, mark: Callable[[
     if "<|channel|>" in template and "<|message|>" in template:
         return ReplyFormat(is_harmony=True, is_text=mark("<|channel|>") == "<|channel|>")
     thoughts = _rendered_thoughts(render) or _named_thoughts(template, tokens, mark)
-    calls = _calls(render, thoughts) or _described(render, template, mark) if "tool" in template else None
+    calls = _calls(render, thoughts) or _described(render, template, tokens, mark) if "tool" in template else None
     return ReplyFormat(thoughts, calls)
 
 
@@ -113,9 +118,18 @@ def _rendered_thoughts(render: Render) -> Thoughts | None:
         before, _, rest = text.partition(_THOUGHT)
         after = rest.partition(_ANSWER)[0]
         opening, closing = pieces(before)[-1:], pieces(after)[:1]
-        # A tag that stands before the answer, too, begins any message.
-        if opening and closing and is_tag(opening[0]) and is_tag(closing[0]) and opening[0] not in pieces(after):
-            return Thoughts(opening[0], closing[0])
+        if not opening or not closing or not is_tag(closing[0]):
+            continue
+        header = (_try(render, [_USER, {"role": "assistant", "content": _ANSWER}]) or "").partition(_ANSWER)[0]
+        if pieces(header)[-1:] != opening:
+            # A tag that stands before the answer, too, begins any message.
+            if is_tag(opening[0]) and opening[0] not in pieces(after):
+                return Thoughts(opening[0], closing[0])
+            continue
+        # The thought has no tag of its own: where the assistant's turn is opened, words may begin it.
+        opened = _try(render, [_USER], opens=True) or ""
+        if opened.startswith(header) and (words := opened[len(header) :].strip()):
+            return Thoughts(words, closing[0])
     return None
 
 
@@ -149,21 +163,42 @@ def _calls(render: Render, thoughts: Thoughts | None) -> CallSyntax | None:
     return None
 
 
-def _described(render: Render, template: str, mark: Callable[[str], str]) -> CallSyntax | None:
-    """The syntax that a template describes to the model, if it renders no calls itself."""
+_EXAMPLE = re.compile(
+    r"""(?P<tag><[^<>\s]+>|\[[A-Z_/]+\])\s*(?P<list>\[)?\s*\{\{?\s*\\?"name\\?"[^{}]*?"(?P<arguments>arguments|parameters)\\?":"""
+)
+"""A call as JSON, behind a tag, as templates show it to the model."""
+
+
+def _described(render: Render, template: str, tokens: Sequence[str], mark: Callable[[str], str]) -> CallSyntax | None:
+    """The syntax that a template describes to the model, or that the tokenizer has control tokens for, if the template
+    renders no calls itself."""
     text = shown(_try(render, [_USER], opens=True) or template)
-    if "<tool_call>" not in text:
-        return None
+
+    def has(*tags: str) -> bool:
+        return all(tag in text or tag in template or tag in tokens for tag in tags)
+
     opening, closing = mark("<tool_call>"), mark("</tool_call>")
-    if "<function=" in text and "<parameter=" in text:  # Qwen3-Coder
+    if has("<tool_call>", "<function=", "<parameter="):  # Qwen3-Coder
         frame = Frame(opening=f"{opening}\n<function=", closing=f"</function>\n{closing}")
         return TaggedCalls(frame, ">", "<parameter=", ">", "</parameter>", ("\n", "\n"))
-    if "<arg_key>" in text and "<arg_value>" in text:  # GLM
+    if has("<tool_call>", "<arg_key>", "<arg_value>"):  # GLM
         tags = [mark(tag) for tag in ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")]
         return TaggedCalls(Frame(opening=opening, closing=closing), "", tags[0], f"{tags[1]}\n{tags[2]}", tags[3])
-    arguments = re.search(r'<tool_call>\s*{\s*"name"[^{}]*?"(arguments|parameters)"', text)
-    frame = Frame(opening=opening, closing=closing)
-    return JsonCalls(frame, arguments=arguments[1] if arguments is not None else "arguments")
+    if has(*_KIMI):
+        section, opening, between, closing, end = map(mark, _KIMI)
+        return NamedCalls(Frame(section, opening, closing, end), before="functions.", between=f":0{between}")
+    shows = (match for match in _EXAMPLE.finditer(text) if NAME not in match[0])
+    if (example := next(shows, None)) is not None:
+        tag = example["tag"]
+        ends = (tag.replace("<|", "<|/"), tag.replace("<", "</"))
+        closed = next((end for end in ends if end != tag and has(end)), "")
+        frame = Frame(opening=mark(tag), closing=mark(closed))
+        return JsonCalls(frame, arguments=example["arguments"], is_list=bool(example["list"]))
+    if has("<|tool_call_start|>", "<|tool_call_end|>"):  # LFM2
+        return PythonCalls(Frame(opening=mark("<|tool_call_start|>"), closing=mark("<|tool_call_end|>")), is_list=True)
+    if "<|tool_call|>" in text:  # Granite 3
+        return JsonCalls(Frame(opening=mark("<|tool_call|>")), is_list=True)
+    return None
 
 
 def _call(identifier: str, arguments: object) -> Mapping[str, object]:
@@ -183,7 +218,8 @@ class _Turn:
         """What the model writes: from where its turn opens to where it ends, without a thought."""
         start = common_prefix(text, self.opened)
         # The texts may part inside a tag, or after the first letters of what is written.
-        begun = re.search(rf"[<\[{BEFORE}][^>\]{AFTER}\s]*\Z|[\w{{\"']+\Z", text[:start])
+        parted = text[:start] if start < len(self.opened) else ""
+        begun = re.search(rf"[<\[{BEFORE}][^>\]{AFTER}\s]*\Z|[\w{{\"']+\Z", parted)
         body = text[begun.start() if begun is not None else start :]
         asked = body.rpartition(_QUESTION)  # the template may show tools elsewhere where a call follows
         if asked[1]:
@@ -247,8 +283,8 @@ def _named_frame(body: str, named: int, end: int, again: str | None) -> tuple[Fr
 
 
 def _bare_syntax(body: str, again: str | None) -> BareCalls | None:
-    quoted, plain = rf"{FIRST}:\s*(?P<quote>\S+?){WORD}(?P=quote)", rf"{SECOND}:\s*{NUMERAL}"
-    match = re.search(rf"{NAME}\s*{{\s*{quoted},\s*{plain}\s*}}", body)
+    quoted, number = rf"{FIRST}:\s*(?P<quote>\S+?){WORD}(?P=quote)", rf"(?:(?P=quote))?{NUMERAL}(?:(?P=quote))?"
+    match = re.search(rf"{NAME}\s*{{\s*{quoted},\s*{SECOND}:\s*{number}\s*}}", body)
     if match is None:
         return None
     frame, before = _named_frame(body, match.start(), match.end(), again)
@@ -270,11 +306,9 @@ def _tagged_syntax(body: str, again: str | None) -> TaggedCalls | None:
     head, middle = body[named + len(NAME) : first], body[first + len(FIRST) : word]
     between_keys, rest = body[word + len(WORD) : second], body[numeral + len(NUMERAL) :]
     shared = pieces(head)[-1:]
-    if (
-        not shared
-        or pieces(between_keys)[-1:] != shared
-        or body[second + len(SECOND) : numeral].split() != middle.split()
-    ):
+    data_middle = body[second + len(SECOND) : numeral]
+    is_one = data_middle.split() == middle.split()
+    if not shared or pieces(between_keys)[-1:] != shared or not (is_one or _unvalued(data_middle) == _unvalued(middle)):
         return None
     key_opening = shared[0]
     value_closing = between_keys[: between_keys.rfind(key_opening)].strip()
@@ -290,7 +324,13 @@ def _tagged_syntax(body: str, again: str | None) -> TaggedCalls | None:
         key_closing=middle.strip(),
         value_closing=value_closing,
         pads=("\n" * middle.endswith("\n"), "\n" * between_keys.startswith("\n")),
+        data_closing="" if is_one else data_middle.strip(),
     )
+
+
+def _unvalued(text: str) -> list[str]:
+    """The words of a tag without the values of its attributes, which may tell strings from other values."""
+    return re.sub(r'="\w*"', "=", text).split()
 
 
 def _values(body: str) -> list[tuple[int, int, object]]:

@@ -17,7 +17,7 @@ BEFORE, AFTER = "\ufdd2", "\ufdd3"
 _MARK = re.compile(f"{BEFORE}[^{AFTER}]*{AFTER}")
 
 PIECE = re.compile(
-    rf"{BEFORE}[^{AFTER}]*{AFTER}|<[^<>\s{BEFORE}]*>|<[\w:.\-]+ \w+=\"|\[[A-Z_/]+\]"
+    rf"{BEFORE}[^{AFTER}]*{AFTER}|<[^<>\s{BEFORE}]*>|<[^<>\s{BEFORE}]+ \w+=\"|\[[A-Z_/]+(?: [A-Z_/]+)*\]"
     rf"|[^\s<\[{BEFORE}]+|[<\[][^\s<>\[{BEFORE}]*"
 )
 """A control token, a tag, a tag up to the value of its attribute, or other text up to the next of these or to white

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from copyspec.text.replies.calls import (
     CallError,
     InvalidCall,
+    JsonCalls,
     PythonCalls,
     ToolCall,
     arguments_of,
@@ -126,7 +127,8 @@ class TaggedReader(ReplyReader):
         syntax = reply.format.calls
         self._thoughts = reply.format.thoughts
         self._calls = syntax if reply.tools else None
-        self._names = tool_names(reply.tools) if isinstance(syntax, PythonCalls) else []
+        begins_by_name = not isinstance(syntax, JsonCalls) and not (syntax and syntax.frame.opening)
+        self._names = tool_names(reply.tools) if begins_by_name or isinstance(syntax, PythonCalls) else []
         self._starts = self._calls.frame.starts if self._calls is not None else ()
         self._is_thinking = reply.is_thinking
         self._has_reasoned = self._has_content = self._follows_thought = False
@@ -229,7 +231,7 @@ class TaggedReader(ReplyReader):
             self.invalid += invalid
             if between := between.rstrip():  # white space between the texts belongs to them
                 yield ReplyPiece("content", (self._space or " " * self._has_content) + between)
-        elif self._is_bare and (calls := bare_calls(unmarked(text), self._reply.tools)):
+        elif self._is_bare and (calls := bare_calls(self._unclosed(text), self._reply.tools)):
             self.calls += calls
         else:
             start = min((at for tag in self._starts if (at := text.find(tag)) >= 0), default=-1)
@@ -239,6 +241,11 @@ class TaggedReader(ReplyReader):
                 self._held = text
                 yield self._calling(start)
                 yield from self._last()
+
+    def _unclosed(self, text: str) -> str:
+        """A text without the tag that closes a call, which some models write without the one that opens it."""
+        closing = self._calls.frame.closing if self._calls is not None else ""
+        return unmarked(text.rstrip().removesuffix(closing))
 
 
 _TAGS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>")

@@ -45,6 +45,20 @@ def parameters_of(tool: Tool) -> Mapping[str, object]:
     return schema if schema.get("type") == "object" else {**schema, "type": "object"}  # whatever else it allows
 
 
+def completed(tool: Tool) -> Tool:
+    """The tool with every field that templates may read, and callers may leave out: descriptions, and parameters."""
+    function = tool.get("function")
+    if not isinstance(function, Mapping):
+        return tool
+    parameters = parameters_of(tool)
+    declared = parameters.get("properties")
+    fields = {
+        key: {"description": "", **schema} if isinstance(schema, Mapping) else schema
+        for key, schema in (declared.items() if isinstance(declared, Mapping) else ())
+    }
+    return {**tool, "function": {"description": "", **function, "parameters": {**parameters, "properties": fields}}}
+
+
 def properties(name: str, tools: Sequence[Tool]) -> Mapping[str, object]:
     """The JSON schemas of the arguments of the tool with this name; empty if they are not known."""
     schema = next((parameters_of(tool) for tool in tools if tool_name(tool) == name), {})
