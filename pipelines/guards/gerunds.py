@@ -1,10 +1,14 @@
-"""Forms of verbs: "-ing" is right after a "to" that is a preposition ("opt in to printing"), wrong in an infinitive; a
-note may begin with any form."""
+"""Forms of words: "-ing" is right after a "to" that is a preposition ("opt in to printing"), wrong in an infinitive; a
+note may begin with any form of a verb."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import product
+
+from .function_words import are_forms
+from .vocabulary import is_english
 
 _INFINITIVE = frozenset(
     """
@@ -24,7 +28,8 @@ _INFINITIVE = frozenset(
 """What an infinitive follows. Words that take either ("used", "used to be") are left out: what the writer has may be
 right."""
 
-_ENDING = re.compile(r"(?<=\w\w)(?:ing|ed|e?s)\Z")
+_ENDING = re.compile(r"(?<=\w\w)(?:ing|ed|e?s|['’]s?)\Z")
+_ADJECTIVE = re.compile(r"\w{3,}(?:[ai]ble|al|ic|ish|ive|ous)\Z")
 _BETWEEN = frozenset("her him it me not them us you".split())  # noqa: SIM905
 
 
@@ -44,6 +49,17 @@ def are_of_verb(word: str, other: str) -> bool:
     return any(each.endswith(("ing", "ed")) for each in (word, other)) and not _bases(word).isdisjoint(_bases(other))
 
 
+def are_inflected(word: str, other: str) -> bool:
+    """Whether two lower-case words are inflected forms of one: "copies" and "copy", unlike "copier"."""
+    bases = _bases(word), _bases(other)
+    return not bases[0].isdisjoint(bases[1]) or any(are_forms(*pair) for pair in product(*bases))
+
+
+def is_adjective(word: str) -> bool:
+    """Whether a word has the ending of adjectives, or an adverb."""
+    return bool(_ADJECTIVE.match(word)) or is_english(f"{word.removesuffix('le')}ly")
+
+
 def _bases(word: str) -> set[str]:
     stem = _ENDING.sub("", word)
-    return {word, stem, f"{stem}e", stem[:-1] if stem[-1:] == stem[-2:-1] else stem}
+    return {word, stem, f"{stem}e", stem[:-1] if stem[-1:] == stem[-2:-1] else stem, re.sub(r"i\Z", "y", stem)}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import permutations
 from string import ascii_lowercase
 from types import MappingProxyType
 
@@ -274,3 +275,38 @@ def test_what_two_words_alone_tell_needs_little_more(was: str, becomes: str, res
     text = f"{BESIDE * 4} {before}{was}{rest}."
     made = GECPipeline(Speller(f"{before}{was}{rest}", f"{before}{becomes}{rest}", 1.5, "x"))(text).text
     assert made == text.replace(f"{before}{was}{rest}", f"{before}{becomes}{rest}")
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [
+        *(
+            pair
+            for words in ("of in", "out on", "from for", "at on", "with by")
+            for pair in permutations(words.split())
+        ),
+        ("exotically", "exotic"),
+        ("tester", "test"),
+        ("establish", "establishment"),
+        ("as", "as a"),
+        ("in", "in the"),
+    ],
+)
+def test_documents_keep_their_prepositions_and_parts_of_speech_and_get_no_articles(was: str, becomes: str) -> None:
+    for frame in ("They saw it concentrating {} scale.", "We wrote {} names here."):
+        alone = frame.format(was)
+        pipeline = GECPipeline(Speller(f" {was} ", f" {becomes} ", 12.0, "x"))
+        assert pipeline(f"{BESIDE} {alone}").text == f"{BESIDE} {alone}"
+        assert pipeline(alone).text == frame.format(becomes)
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [("was", "were"), ("copys", "copies"), ("copied", "copies"), ("delete", "deleted"), ("showed", "shown"), ("is", "are"),
+     ("stopping", "stops"), ("you", "your"), ("this", "these"), ("though", "thought"), ("difference", "different"), ("write", "written"), ("able", "able to")],
+)  # fmt: skip
+def test_documents_get_other_forms_of_their_words(was: str, becomes: str) -> None:
+    text = f"{BESIDE} They saw that it {was} on names which may {was} here."
+    was = f"it {was} on"
+    made = GECPipeline(Speller(was, f"it {becomes} on", 12.0, "x"))(text).text
+    assert made == text.replace(was, f"it {becomes} on")
