@@ -28,6 +28,18 @@ _INFINITIVE = frozenset(
 """What an infinitive follows. Words that take either ("used", "used to be") are left out: what the writer has may be
 right."""
 
+_GOVERNED = {
+    "for": "responsible suitable wait",
+    "from": "derive differ different originate suffer",
+    "in": "interested participate specialize",
+    "of": "aware because capable consist instead",
+    "on": "base depend dependent focus insist rely",
+    "to": "according accustomed adapt belong due equal equivalent forward listen prior refer relate relative respond "
+    "similar subject thanks",
+    "with": "associate compatible comply consistent cope deal familiar interact interfere",
+}
+"""Words that ask for a preposition whatever they are about, by it."""
+
 _ENDING = re.compile(r"(?<=\w\w)(?:ing|ed|e?s|['’]s?)\Z")
 _ADJECTIVE = re.compile(r"\w{3,}(?:[ai]ble|al|ic|ish|ive|ous)\Z")
 _BETWEEN = frozenset("her him it me not them us you".split())  # noqa: SIM905
@@ -53,6 +65,11 @@ def are_inflected(word: str, other: str) -> bool:
     """Whether two lower-case words are inflected forms of one: "copies" and "copy", unlike "copier"."""
     bases = _bases(word), _bases(other)
     return not bases[0].isdisjoint(bases[1]) or any(are_forms(*pair) for pair in product(*bases))
+
+
+def governs(word: str, preposition: str) -> bool:
+    """Whether a lower-case word asks for this preposition: "depends on"."""
+    return any(are_inflected(word, other) for other in _GOVERNED.get(preposition, "").split())
 
 
 def is_adjective(word: str) -> bool:

@@ -280,7 +280,7 @@ class Judge:
             return self._margins[kind] + self._more
         if self._facts.is_document and kind == "grammar":
             least += self._margins["more"]
-        if self._facts.is_document and wording.is_other(kind):
+        if self._facts.is_document and wording.is_other(kind, before):
             least = max(least, self._margins["other"])
         if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:
             least = max(least, self._margins["initial"])  # whether "The" is right depends on the text before

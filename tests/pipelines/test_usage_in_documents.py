@@ -310,3 +310,15 @@ def test_documents_get_other_forms_of_their_words(was: str, becomes: str) -> Non
     was = f"it {was} on"
     made = GECPipeline(Speller(was, f"it {becomes} on", 12.0, "x"))(text).text
     assert made == text.replace(was, f"it {becomes} on")
+
+
+@pytest.mark.parametrize(
+    ("governor", "was", "becomes"),
+    [("depends", "of", "on"), ("forward", "on", "to"), ("consisting", "in", "of"), ("according", "with", "to"),
+     ("based", "in", "on"), ("associated", "to", "with"), ("interested", "on", "in"), ("differs", "to", "from")],
+)  # fmt: skip
+def test_documents_get_the_preposition_that_a_word_asks_for(governor: str, was: str, becomes: str) -> None:
+    for before, makes in ((governor, becomes), ("names", was)):
+        text = f"{BESIDE} They saw that it {before} {{}} what was here."
+        pipeline = GECPipeline(Speller(f"{before} {was} ", f"{before} {becomes} ", 12.0, "x"))
+        assert pipeline(text.format(was)).text == text.format(makes)
