@@ -15,7 +15,7 @@ from ..documents import Refusal, Segment
 from . import number
 from .articles import ARTICLES, article_of
 from .document_words import DocumentWords, is_compound
-from .gerunds import are_of_verb, is_adjective, is_gerund_after_to
+from .gerunds import are_of_verb, is_adjective, is_aside, is_gerund_after_to
 from .likeness import are_irregular, distance, plain, sounds_like
 from .misspellings import is_near_word
 from .openings import Openings
@@ -136,6 +136,8 @@ class Evidence:
         for word, new in product(wording.gone, wording.new):
             if is_gerund_after_to(word, before) and not new.endswith("ing"):
                 yield f"{word!r} may follow a preposition"
+            if not new.endswith("ing") and is_aside(word, before, self._text[end : self._segment.end]):
+                yield "the clause has its verb behind a comma"
             is_note = start <= self._openings.first and is_terse(self._text[start : self._segment.end].rstrip(" .!"))
             if is_note and facts.is_word(word) and are_of_verb(word.lower(), new.lower()):
                 yield "a note may begin with either form of a verb"

@@ -42,6 +42,11 @@ _GOVERNED = {
 
 _ENDING = re.compile(r"(?<=\w\w)(?:ing|ed|e?s|['’]s?)\Z")
 _ADJECTIVE = re.compile(r"\w{3,}(?:[ai]ble|al|ic|ish|ive|ous)\Z")
+_OPENS = frozenset("and but because if or since so that when where which while who whose".split())  # noqa: SIM905
+_VERB = re.compile(
+    r"[^,.;:!?]*,\s+(?:(?:is|are|was|were|has|have|had|does|do|did|can|could|may|might|must|shall|should|will|would)"
+    r"(?:n['’]t)?|cannot)(?!\w)"
+)
 _BETWEEN = frozenset("her him it me not them us you".split())  # noqa: SIM905
 
 
@@ -54,6 +59,12 @@ def is_gerund_after_to(word: str, before: Sequence[str]) -> bool:
     while rest and rest[-1] in _BETWEEN:
         rest.pop()
     return rest[-1] not in _INFINITIVE
+
+
+def is_aside(word: str, before: Sequence[str], after: str) -> bool:
+    """Whether a word with "-ing" begins what stands between a clause's first word and its verb: "which assuming that it
+    is there, will open it"."""
+    return word.endswith("ing") and before[-1:] != [] and before[-1].lower() in _OPENS and bool(_VERB.match(after))
 
 
 def are_of_verb(word: str, other: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..documents import Edit
+from .gerunds import are_inflected
 from .vocabulary import spelt
 from .wording import Wording, is_grammar
 
@@ -65,9 +66,16 @@ def _divide(one: Wording, two: Wording, between: str) -> bool:
 
 
 def _governs(one: Wording, two: Wording, between: str) -> bool:
-    """Whether a word changes its number right behind a function word that becomes another one."""
+    """Whether a word changes its form right behind function words that come, go or become others: "used has" that is
+    to be "used to have"."""
     words = (*one.gone, *one.new)
-    return not between.strip() and len(words) == 2 and all(map(is_grammar, words)) and _is_number(two)
+    return not between.strip() and words != () and all(map(is_grammar, words)) and (_is_number(two) or _is_form(two))
+
+
+def _is_form(wording: Wording) -> bool:
+    """Whether a change only gives a word another form."""
+    pair = [word.casefold() for word in (*wording.gone, *wording.new)]
+    return len(wording.gone) == len(wording.new) == 1 and are_inflected(*pair)
 
 
 def _is_number(wording: Wording) -> bool:

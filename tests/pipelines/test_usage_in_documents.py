@@ -303,7 +303,8 @@ def test_documents_keep_their_prepositions_and_parts_of_speech_and_get_no_articl
 @pytest.mark.parametrize(
     ("was", "becomes"),
     [("was", "were"), ("copys", "copies"), ("copied", "copies"), ("delete", "deleted"), ("showed", "shown"), ("is", "are"),
-     ("stopping", "stops"), ("you", "your"), ("this", "these"), ("though", "thought"), ("difference", "different"), ("write", "written"), ("able", "able to")],
+     ("stopping", "stops"), ("you", "your"), ("this", "these"), ("though", "thought"), ("difference", "different"), ("write", "written"),
+     ("able", "able to")],
 )  # fmt: skip
 def test_documents_get_other_forms_of_their_words(was: str, becomes: str) -> None:
     text = f"{BESIDE} They saw that it {was} on names which may {was} here."
