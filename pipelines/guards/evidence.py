@@ -23,7 +23,7 @@ from .quoted_mistakes import is_quoted
 from .sentencehood import END, is_terse
 from .set_phrases import lost_phrase, made_preposition
 from .varieties import are_varieties
-from .vocabulary import is_english, spelt
+from .vocabulary import spelt
 from .wording import Wording, is_grammar
 
 _TOKEN = re.compile(r"[^\W_](?:\S*[^\W_])?[+#]*")

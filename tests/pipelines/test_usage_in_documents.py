@@ -301,12 +301,14 @@ def test_documents_keep_their_prepositions_and_parts_of_speech_and_get_no_articl
 
 
 @pytest.mark.parametrize(
-    ("was", "becomes"),
-    [("was", "were"), ("copys", "copies"), ("copied", "copies"), ("delete", "deleted"), ("showed", "shown"), ("is", "are"),
-     ("stopping", "stops"), ("you", "your"), ("this", "these"), ("though", "thought"), ("difference", "different"), ("write", "written"),
-     ("able", "able to")],
-)  # fmt: skip
-def test_documents_get_other_forms_of_their_words(was: str, becomes: str) -> None:
+    "pair",
+    [
+        *("was were", "is are", "this these", "copys copies", "copied copies", "delete deleted", "showed shown"),
+        *("stopping stops", "write written", "you your", "though thought", "difference different", "able able to"),
+    ],
+)
+def test_documents_get_other_forms_of_their_words(pair: str) -> None:
+    was, becomes = pair.split(maxsplit=1)
     text = f"{BESIDE} They saw that it {was} on names which may {was} here."
     was = f"it {was} on"
     made = GECPipeline(Speller(was, f"it {becomes} on", 12.0, "x"))(text).text
