@@ -58,3 +58,13 @@ def test_a_form_belongs_to_the_function_word_before_it(
     assert groups(wrong, [one, Edit(at, at + 3, "the")]) == [[0], [1]]
     far = f"{text[:at]}now {text[at:]}"
     assert groups(far, [one, Edit(at + 4, at + 4 + len(forms[0]), forms[1])]) == [[0], [1]]
+
+
+@pytest.mark.parametrize(("was", "becomes"), [("phpseclib", "PHPService"), ("Korvid", "Covid"), ("Dask", "Desktop")])
+def test_function_words_belong_to_a_word_beside_them_that_is_misread(was: str, becomes: str) -> None:
+    text = f"{was} ongoing work on {was} here"
+    end, at = len(was), len(was) + 17
+    misread = [Edit(0, end, becomes), Edit(end, end, " is"), Edit(at - 3, at - 1, "of"), Edit(at, at + end, becomes)]
+    assert groups(text, misread) == [[0, 1], [2, 3]]
+    spelling = [Edit(0, end, f"{was}s"), Edit(end, end, " is")]
+    assert groups(text, spelling) == [[0], [1]]
