@@ -144,8 +144,8 @@ class Wording:
 
     def is_other(self, kind: Kind, before: str) -> bool:
         """Whether function words or forms change into more than a form of the same words: another preposition than the
-        word before asks for, an article that comes, a word of another part of speech, unless it is an adjective
-        ("difference", "different"), which nouns are often written for. `before`: the text before the change."""
+        word before asks for, an article that comes, a word of another part of speech, unless it is an adjective or an
+        adverb ("difference", "different"), which other words are often written for. `before`: the text before it."""
         if kind == "grammar" and not self.gone:
             return {*ARTICLES, "the"}.issuperset(word.lower() for word in self.new)
         is_asked = kind in ("grammar", "form", "tense") and len(self.gone) == len(self.new)
@@ -153,7 +153,10 @@ class Wording:
         pairs = ((gone.casefold(), new.casefold()) for gone, new in zip(self.gone, self.new, strict=False))
         return is_asked and any(
             not (are_inflected(gone, new) or governs(governor, new))
-            and (is_grammar(new) or not (is_near(gone, new) or (is_adjective(new) and not gone.endswith("ly"))))
+            and (
+                is_grammar(new)
+                or not (is_near(gone, new) or ((is_adjective(new) or new.endswith("ly")) and not gone.endswith("ly")))
+            )
             for gone, new in pairs
         )
 
