@@ -74,11 +74,10 @@ def _governs(one: Wording, two: Wording, between: str) -> bool:
 
 
 def _misread(one: Wording, two: Wording, between: str) -> bool:
-    """Whether function words change beside a word that becomes an unrelated one: "phpseclib ongoing" that is to be
+    """Whether function words come beside a word that becomes an unrelated one: "phpseclib ongoing" that is to be
     "PHPService is ongoing"."""
     return not between.strip() and any(
-        _is_unrelated(a) and (b.gone or b.new) and all(map(is_grammar, (*b.gone, *b.new)))
-        for a, b in ((one, two), (two, one))
+        _is_unrelated(a) and b.new and not b.gone and all(map(is_grammar, b.new)) for a, b in ((one, two), (two, one))
     )
 
 

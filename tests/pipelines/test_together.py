@@ -64,7 +64,7 @@ def test_a_form_belongs_to_the_function_word_before_it(
 def test_function_words_belong_to_a_word_beside_them_that_is_misread(was: str, becomes: str) -> None:
     text = f"{was} ongoing work on {was} here"
     end, at = len(was), len(was) + 17
-    misread = [Edit(0, end, becomes), Edit(end, end, " is"), Edit(at - 3, at - 1, "of"), Edit(at, at + end, becomes)]
+    misread = [Edit(0, end, becomes), Edit(end, end, " is"), Edit(at - 1, at - 1, " the"), Edit(at, at + end, becomes)]
     assert groups(text, misread) == [[0, 1], [2, 3]]
     spelling = [Edit(0, end, f"{was}s"), Edit(end, end, " is")]
     assert groups(text, spelling) == [[0], [1]]
