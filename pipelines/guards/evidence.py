@@ -15,7 +15,7 @@ from ..documents import Refusal, Segment
 from . import number
 from .articles import ARTICLES, article_of
 from .document_words import DocumentWords, is_compound
-from .gerunds import are_of_verb, is_gerund_after_to
+from .gerunds import are_of_verb, is_adjective, is_aside, is_gerund_after_to
 from .likeness import are_irregular, distance, plain, sounds_like
 from .misspellings import is_near_word
 from .openings import Openings
@@ -23,7 +23,7 @@ from .quoted_mistakes import is_quoted
 from .sentencehood import END, is_terse
 from .set_phrases import lost_phrase, made_preposition
 from .varieties import are_varieties
-from .vocabulary import is_english, spelt
+from .vocabulary import spelt
 from .wording import Wording, is_grammar
 
 _TOKEN = re.compile(r"[^\W_](?:\S*[^\W_])?[+#]*")
@@ -54,7 +54,6 @@ _DOUBLED = re.compile(r"(.)\1")
 _LAST_COMMA = re.compile(r",(?=\s*(?:and|or)\b)")
 _NEXT_WORD = re.compile(r"\s+([\w'’]+)")
 _COINED = re.compile(r"(\w{3,}?)(?:ee|less|like|ness|wise)s?\Z")
-_ADJECTIVE = re.compile(r"\w{3,}(?:[ai]ble|al|ic|ish|ive|ous)\Z")
 _DIVIDED = re.compile(r"\w-[ \t]*\n")
 _JOINED = re.compile(r"\w[:=|]\w")
 _COMPARED_TWICE = re.compile(r"(?<![\w'’])(?:more|most) \w+(?:er|est)(?![\w'’])", re.IGNORECASE)
@@ -137,6 +136,8 @@ class Evidence:
         for word, new in product(wording.gone, wording.new):
             if is_gerund_after_to(word, before) and not new.endswith("ing"):
                 yield f"{word!r} may follow a preposition"
+            if not new.endswith("ing") and is_aside(word, before, self._text[end : self._segment.end]):
+                yield "the clause has its verb behind a comma"
             is_note = start <= self._openings.first and is_terse(self._text[start : self._segment.end].rstrip(" .!"))
             if is_note and facts.is_word(word) and are_of_verb(word.lower(), new.lower()):
                 yield "a note may begin with either form of a verb"
@@ -147,7 +148,7 @@ class Evidence:
                 yield "an adverb stands before a participle"
             if are_varieties(word, new) and facts.is_word(word):
                 yield f"{word!r} and {new!r} are spellings of one word"
-            if facts.is_document and _is_adjective(word) and _is_adjective(new):
+            if facts.is_document and is_adjective(word) and is_adjective(new):
                 yield f"the adjectives {word!r} and {new!r} differ in meaning"
         doubled, still = _doubles(wording.was, ()), _doubles(wording.becomes, ())
         if len(wording.new) > len(wording.gone) and _doubles(wording.becomes, wording.beside) > doubled:
@@ -288,11 +289,6 @@ def _has_first(word: str, new: str) -> bool:
 def _is_short_for(word: str, new: str) -> bool:
     """Whether a word is the beginning of another, which is no inflected form of it: "environ", "environment"."""
     return new.startswith(word) and len(new) > len(word) + 2 and not new.endswith("ing")
-
-
-def _is_adjective(word: str) -> bool:
-    """Whether a word has the ending of adjectives, or an adverb."""
-    return bool(_ADJECTIVE.match(word)) or is_english(f"{word.removesuffix('le')}ly")
 
 
 def _tokens(text: str) -> list[str]:

@@ -63,7 +63,7 @@ led|light lit
 most much
 |lot lots|man men|woman women|child children|person people|foot feet|tooth teeth|mouse mice|goose geese|ox oxen
 |life live lives alive|die dead died dies death|half halves|wife wives|this these|that those|a an one|i me my mine
-|he him his|she her hers|we us our ours|they them their theirs there|its it's|whose who's|your you're|than then
+|he him his|she her hers|we us our ours|they them their theirs there|its it's|whose who's|you your you're|than then
 |analysis analyses|criterion criteria|phenomenon phenomena|hypothesis hypotheses|datum data|medium media
 |affect effect|accept except|advice advise|choose choice chose chosen|lose loose|principal principle|quite quiet
 |weather whether|passed past|brake break|piece peace|whole hole|right write|here hear|know now|knew new|threw through

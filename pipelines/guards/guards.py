@@ -140,7 +140,11 @@ def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOp
     together = groups(text, changes)
     sure = [group for group in together if not any(refusals[place] for place in group)]
     gains = _gains(text, segment, [[changes[place] for place in group] for group in sure], options, context)
-    gain_of = {place: gain for group, gain in zip(sure, gains, strict=True) for place in group}
+    gain_of = {  # each change has to be likelier by itself: two mistakes in one place are rarer than one
+        place: None if gain is None else gain / len(group)
+        for group, gain in zip(sure, gains, strict=True)
+        for place in group
+    }
     for place, gain in gain_of.items():
         change = changes[place]
         refusals[place] = judge.doubtful(change, gain) or _rival(text, segment, change, judge, options, context)

@@ -28,13 +28,14 @@ from .stretches import around
 from .vocabulary import spelt
 from .wording import Kind, Wording, is_grammar
 
-MarginKind = Kind | Literal["unusual", "often", "care", "initial", "more"]
+MarginKind = Kind | Literal["unusual", "often", "care", "initial", "more", "other"]
 """`unusual`: a capital inside a sentence, a new spelling of a name, a word that is set off by quotes or the like,
 another word in a heading or a cell, another mark at the end of a sentence;
 `often`: added to the margin for another form of a word that the writer uses often;
 `care`: added for a careful writer, by which mistakes are e times as rare;
 `initial`: a sentence that loses the "The" it begins with;
-`more`: added for function words in a document."""
+`more`: added for function words in a document;
+`other`: in a document, a function word in place of another, an article more, a word of another part of speech."""
 
 DEFAULT_MARGINS: Mapping[MarginKind, float] = {
     "spelling": 0.0,
@@ -53,6 +54,7 @@ DEFAULT_MARGINS: Mapping[MarginKind, float] = {
     "care": 1.0,
     "initial": 4.0,
     "more": 1.0,
+    "other": 5.0,
 }
 """Least margin by kind of change, in nats, chosen by how often the bundled model makes such changes in correct texts
 (docs/files.md)."""
@@ -77,6 +79,7 @@ CALIBRATED: Mapping[str, Mapping[MarginKind, float]] = {
         "care": 2.0,
         "initial": math.inf,
         "more": 1.0,
+        "other": math.inf,
     },
 }
 """Least margins by model. Those of `smollm2-correct`, with the gain, are fitted by logistic regression
@@ -277,6 +280,8 @@ class Judge:
             return self._margins[kind] + self._more
         if self._facts.is_document and kind == "grammar":
             least += self._margins["more"]
+        if self._facts.is_document and wording.is_other(kind, before):
+            least = max(least, self._margins["other"])
         if opens and spelt(wording.was)[:1] == ["The"] and "The" in wording.gone:
             least = max(least, self._margins["initial"])  # whether "The" is right depends on the text before
         if kind == "spelling" and not _SET_OFF.isdisjoint(wording.was):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..documents import Edit
+from .gerunds import are_inflected
+from .likeness import are_akin, is_spelling
 from .vocabulary import spelt
 from .wording import Wording, is_grammar
 
@@ -32,7 +34,7 @@ def groups(text: str, changes: Sequence[Edit]) -> list[list[int]]:
         for one in range(max(0, two - _FAR), two):
             between = text[changes[one].end : change.start]
             pair = wordings[one], wordings[two]
-            belong = _is_move(*pair) or any(need(*pair, between) for need in (_agree, _divide, _governs))
+            belong = _is_move(*pair) or any(need(*pair, between) for need in (_agree, _divide, _governs, _misread))
             if group[one] is not group[two] and belong:
                 joined = group[one]
                 joined += group[two]
@@ -65,9 +67,32 @@ def _divide(one: Wording, two: Wording, between: str) -> bool:
 
 
 def _governs(one: Wording, two: Wording, between: str) -> bool:
-    """Whether a word changes its number right behind a function word that becomes another one."""
+    """Whether a word changes its form right behind function words that come, go or become others: "used has" that is
+    to be "used to have"."""
     words = (*one.gone, *one.new)
-    return not between.strip() and len(words) == 2 and all(map(is_grammar, words)) and _is_number(two)
+    return not between.strip() and words != () and all(map(is_grammar, words)) and (_is_number(two) or _is_form(two))
+
+
+def _misread(one: Wording, two: Wording, between: str) -> bool:
+    """Whether function words come beside a word that becomes an unrelated one: "phpseclib ongoing" that is to be
+    "PHPService is ongoing"."""
+    return not between.strip() and any(
+        _is_unrelated(a) and b.new and not b.gone and all(map(is_grammar, b.new)) for a, b in ((one, two), (two, one))
+    )
+
+
+def _is_unrelated(wording: Wording) -> bool:
+    """Whether a change puts a word in place of one that it is no form or spelling of."""
+    if len(wording.gone) != 1 or len(wording.new) != 1 or is_grammar(wording.gone[0]):
+        return False
+    pair = wording.gone[0], wording.new[0]
+    return not (are_akin(*pair) or is_spelling(*pair))
+
+
+def _is_form(wording: Wording) -> bool:
+    """Whether a change only gives a word another form."""
+    pair = [word.casefold() for word in (*wording.gone, *wording.new)]
+    return len(wording.gone) == len(wording.new) == 1 and are_inflected(*pair)
 
 
 def _is_number(wording: Wording) -> bool:

@@ -12,7 +12,9 @@ from itertools import product
 from typing import Literal
 
 from ..documents import Refusal, replacing
+from .articles import ARTICLES
 from .function_words import FUNCTION_WORDS, NEGATIONS, are_forms, are_of_a_kind, are_synonyms
+from .gerunds import are_inflected, governs, is_adjective
 from .likeness import are_akin, is_near, is_nearer, is_spelling, plain
 from .opposites import are_opposites
 from .vocabulary import spelt
@@ -139,6 +141,24 @@ class Wording:
         if len(self.gone) != len(self.new):
             return "several"
         return "tense" if any(map(_is_tense, self.gone, self.new)) else "form"
+
+    def is_other(self, kind: Kind, before: str) -> bool:
+        """Whether function words or forms change into more than a form of the same words: another preposition than the
+        word before asks for, an article that comes, a word of another part of speech, unless it is an adjective or an
+        adverb ("difference", "different"), which other words are often written for. `before`: the text before it."""
+        if kind == "grammar" and not self.gone:
+            return {*ARTICLES, "the"}.issuperset(word.lower() for word in self.new)
+        is_asked = kind in ("grammar", "form", "tense") and len(self.gone) == len(self.new)
+        governor = "".join(spelt(before.lower())[-1:])
+        pairs = ((gone.casefold(), new.casefold()) for gone, new in zip(self.gone, self.new, strict=False))
+        return is_asked and any(
+            not (are_inflected(gone, new) or governs(governor, new))
+            and (
+                is_grammar(new)
+                or not (is_near(gone, new) or ((is_adjective(new) or new.endswith("ly")) and not gone.endswith("ly")))
+            )
+            for gone, new in pairs
+        )
 
     def _has_origin(self, word: str, knows: Knows) -> bool:
         if any(_may_become(gone, word, knows) for gone in self.gone) or _is_run(word, self.gone):

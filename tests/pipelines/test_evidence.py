@@ -567,3 +567,15 @@ def test_nouns_that_stand_for_themselves_make_no_preposition(preposition: str, n
     assert corrected(text, {was: becomes}) == text, "nor does the noun behind it change alone"
     assert corrected("It is in front in the house.", {"front in": "front of"}) == "It is in front of the house."
     assert corrected(f"It is good in {noun} to it.", {f"{noun} to": f"{noun} of"}) == f"It is good in {noun} of it."
+
+
+@pytest.mark.parametrize("opens", ["which", "and", "but", "that", "who"])
+@pytest.mark.parametrize("verb", ["will", "is", "cannot", "doesn't"])
+def test_what_stands_between_a_clause_and_its_verb_keeps_its_participle(opens: str, verb: str) -> None:
+    for word, other in (("assuming", "assumes"), ("depending", "depends"), ("waiting", "waits")):
+        text = f"They saw the button {opens} {word} the system, {verb} open it."
+        made = GECPipeline(FunctionCorrector(lambda piece, w=word, o=other: piece.replace(w, o)))(text).text  # type: ignore[misc]
+        assert made == text
+        without = text.replace(f", {verb} open it", " there")
+        made = GECPipeline(FunctionCorrector(lambda piece, w=word, o=other: piece.replace(w, o)))(without).text  # type: ignore[misc]
+        assert made == without.replace(word, other)

@@ -35,3 +35,36 @@ def test_words_that_are_divided_belong_together() -> None:
     edits = [Edit(16, 16, " or"), Edit(17, 22, "the")]
     assert groups(text, edits) == [[0, 1]]
     assert groups("He go too school", [Edit(3, 5, "goes"), Edit(6, 9, "to")]) == [[0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "was", "becomes", "forms"),
+    [
+        ("It is used has centre", "", " to", ("has", "have")),
+        ("They able goes home", "", " to", ("goes", "go")),
+        ("He did not to goes home", " to", "", ("goes", "go")),
+        ("It can seeing this", "can", "is", ("seeing", "sees")),
+        ("They will delete by us", "", " be", ("delete", "deleted")),
+    ],
+)
+def test_a_form_belongs_to_the_function_word_before_it(
+    text: str, was: str, becomes: str, forms: tuple[str, str]
+) -> None:
+    at = text.index(forms[0])
+    start = at - 1 - len(was)
+    one, two = Edit(start, at - 1, becomes), Edit(at, at + len(forms[0]), forms[1])
+    assert text[start : at - 1] == was and groups(text, [one, two]) == [[0, 1]]
+    wrong = f"{text[:at]}teh{text[at + len(forms[0]) :]}"  # a misspelling is wrong by itself
+    assert groups(wrong, [one, Edit(at, at + 3, "the")]) == [[0], [1]]
+    far = f"{text[:at]}now {text[at:]}"
+    assert groups(far, [one, Edit(at + 4, at + 4 + len(forms[0]), forms[1])]) == [[0], [1]]
+
+
+@pytest.mark.parametrize(("was", "becomes"), [("phpseclib", "PHPService"), ("Korvid", "Covid"), ("Dask", "Desktop")])
+def test_function_words_belong_to_a_word_beside_them_that_is_misread(was: str, becomes: str) -> None:
+    text = f"{was} ongoing work on {was} here"
+    end, at = len(was), len(was) + 17
+    misread = [Edit(0, end, becomes), Edit(end, end, " is"), Edit(at - 1, at - 1, " the"), Edit(at, at + end, becomes)]
+    assert groups(text, misread) == [[0, 1], [2, 3]]
+    spelling = [Edit(0, end, f"{was}s"), Edit(end, end, " is")]
+    assert groups(text, spelling) == [[0], [1]]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import permutations
 from string import ascii_lowercase
 from types import MappingProxyType
 
@@ -274,3 +275,61 @@ def test_what_two_words_alone_tell_needs_little_more(was: str, becomes: str, res
     text = f"{BESIDE * 4} {before}{was}{rest}."
     made = GECPipeline(Speller(f"{before}{was}{rest}", f"{before}{becomes}{rest}", 1.5, "x"))(text).text
     assert made == text.replace(f"{before}{was}{rest}", f"{before}{becomes}{rest}")
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [
+        *(
+            pair
+            for words in ("of in", "out on", "from for", "at on", "with by")
+            for pair in permutations(words.split())
+        ),
+        ("exotically", "exotic"),
+        ("tester", "test"),
+        ("establish", "establishment"),
+        ("as", "as a"),
+        ("in", "in the"),
+    ],
+)
+def test_documents_keep_their_prepositions_and_parts_of_speech_and_get_no_articles(was: str, becomes: str) -> None:
+    for frame in ("They saw it concentrating {} scale.", "We wrote {} names here."):
+        alone = frame.format(was)
+        pipeline = GECPipeline(Speller(f" {was} ", f" {becomes} ", 12.0, "x"))
+        assert pipeline(f"{BESIDE} {alone}").text == f"{BESIDE} {alone}"
+        assert pipeline(alone).text == frame.format(becomes)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        *("was were", "is are", "this these", "copys copies", "copied copies", "delete deleted", "showed shown"),
+        *(
+            "stopping stops",
+            "write written",
+            "you your",
+            "though thought",
+            "difference different",
+            "like likely",
+            "able able to",
+        ),
+    ],
+)
+def test_documents_get_other_forms_of_their_words(pair: str) -> None:
+    was, becomes = pair.split(maxsplit=1)
+    text = f"{BESIDE} They saw that it {was} on names which may {was} here."
+    was = f"it {was} on"
+    made = GECPipeline(Speller(was, f"it {becomes} on", 12.0, "x"))(text).text
+    assert made == text.replace(was, f"it {becomes} on")
+
+
+@pytest.mark.parametrize(
+    ("governor", "was", "becomes"),
+    [("depends", "of", "on"), ("forward", "on", "to"), ("consisting", "in", "of"), ("according", "with", "to"),
+     ("based", "in", "on"), ("associated", "to", "with"), ("interested", "on", "in"), ("differs", "to", "from")],
+)  # fmt: skip
+def test_documents_get_the_preposition_that_a_word_asks_for(governor: str, was: str, becomes: str) -> None:
+    for before, makes in ((governor, becomes), ("names", was)):
+        text = f"{BESIDE} They saw that it {before} {{}} what was here."
+        pipeline = GECPipeline(Speller(f"{before} {was} ", f"{before} {becomes} ", 12.0, "x"))
+        assert pipeline(text.format(was)).text == text.format(makes)
