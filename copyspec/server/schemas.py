@@ -228,12 +228,7 @@ class ChatBody(SharedBody):
         if variables:
             options["chat_template_kwargs"] = variables
         schema = _schema(self.response_format or {"type": "text"})
-        if schema is not None:
-            if tools and choice != "none":
-                raise ValueError(
-                    "response_format holds the whole answer to a schema, which leaves no room for calls: leave tools "
-                    'out, or send tool_choice "none"'
-                )
+        if schema is not None and (not tools or choice in (None, "auto", "none")):  # else the output is a call
             options["json_schema"] = schema
         return options
 

@@ -3,9 +3,10 @@ and streams, with drafts as without."""
 
 from __future__ import annotations
 
+import json
 import logging
 import random
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -73,6 +74,49 @@ class Says(LogitsProcessor):
             scores = scores.clone()
             scores[:, self.tokens[min(place, len(self.tokens) - 1)]] += 1e4
         return scores  # type: ignore[return-value]
+
+
+SUM = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_answer_held_to_a_schema_may_be_a_call_instead(name: str) -> None:
+    """As agents ask for it; where no grammar holds both, that is an error with its way out."""
+    pytest.importorskip("llguidance")
+    engine: Any = engine_of(name)
+    thought = "</think>\n" if name == "glm" else ""
+
+    def says(text: str, **options: Any) -> Any:
+        processors = [Ends(engine), Says(engine, text, ends=bool(text) and text != thought)]
+        return engine.generate(CHAT, tools=[PAINT, WAIT], max_new_tokens=400, logits_processor=processors, **options)
+
+    try:
+        answer = says(f'{thought}{{"sum": 3}}', json_schema=SUM)
+    except ValueError as error:
+        assert "a call cannot be allowed beside it" in str(error) and 'tool_choice="none"' in str(error)
+        assert name == "harmony", error
+        return
+    assert json.loads(answer.content) == {"sum": 3} and not answer.tool_calls
+    wanted = {"name": "paint", "arguments": {"colour": "red", "coats": 2, "twice": True}}
+    written_call = {
+        "type": "function",
+        "id": "functions.paint:0" if name == "kimi-ids" else "abcdefghi",
+        "function": wanted,
+    }
+    turn = {"role": "assistant", "content": "", "tool_calls": [written_call]}
+    show = partial(engine.tokenizer.apply_chat_template, tools=[PAINT, WAIT], tokenize=False)
+    before, whole = show(CHAT, add_generation_prompt=True).removesuffix("<think>\n"), show([*CHAT, turn])
+    assert whole.startswith(before)
+    written = whole[len(before) :].removesuffix("<|im_end|>\n").strip()
+    called = says(thought + written.partition(thought)[2] if thought else written, json_schema=SUM)
+    (call,) = called.tool_calls
+    assert call.name == "paint" and (
+        call.arguments == wanted["arguments"] or name == "glm"
+    )  # which may space otherwise
+    other = says(f"{thought}Well,", json_schema=SUM)
+    assert other.tool_calls or json.loads(other.content)
+    shown = says(f'{thought}{{"sum": 3}}', json_schema=SUM, tool_choice="none")
+    assert json.loads(shown.content) == {"sum": 3}
 
 
 @pytest.mark.parametrize("choice", ["required", "paint", {"type": "function", "function": {"name": "paint"}}])

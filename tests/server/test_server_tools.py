@@ -364,7 +364,6 @@ CALLED: Any = {"role": "assistant", "content": None}
         ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "is none of the tools", "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice='required' needs tools", "tool_choice"),
         ({"response_format": {"type": "json_schema"}}, "response_format is none", "response_format"),
-        ({"response_format": {"type": "json_object"}, "tools": TOOLS}, "leaves no room for calls", "response_format"),
         ({"chat_template_kwargs": {"tools": 1}}, "chat_template_kwargs holds", "chat_template_kwargs"),
         ({"messages": [*CHAT, {**CALLED, "tool_calls": 3}]}, "messages[1].tool_calls must be a list", "messages"),
         ({"messages": [*CHAT, {**CALLED, "tool_calls": [{}]}]}, "messages[1].tool_calls[0] is no call", "messages"),

@@ -90,9 +90,21 @@ def behind_thought(grammar: str, reply: Reply, tokens: Tokens, *, is_call: bool 
 
 def preceded(grammar: str, before: str, rules: str = "") -> str:
     """The grammar of what matches `before`, in the parser's language, and then `grammar`."""
-    inner = json.loads(grammar)["grammars"][0] if grammar.lstrip().startswith("{") else {"lark_grammar": grammar}
-    outer = {"name": "start", "lark_grammar": f"start: {before} @{BODY}\n{rules}"}
-    return json.dumps({"grammars": [outer, {**inner, "name": BODY}]})
+    return _around(f"start: {before} @{BODY}\n{rules}", grammar)
+
+
+def either(answer: str, call: str) -> str:
+    """The grammar of an output that is an answer or a call."""
+    return _around(f"start: @{BODY} | @call\n", answer, {"name": "call", "lark_grammar": call})
+
+
+def _around(outer: str, grammar: str, *others: Mapping[str, str]) -> str:
+    """The grammar `outer`, which includes `grammar` as BODY, and others by their names."""
+    is_json = grammar.lstrip().startswith("{")
+    inner, *included = json.loads(grammar)["grammars"] if is_json else [{"lark_grammar": grammar}]
+    name = f"{BODY}_{len(included)}"
+    start = {"name": "start", "lark_grammar": outer.replace(f"@{BODY}", f"@{name}")}
+    return json.dumps({"grammars": [start, {**inner, "name": name}, *others, *included]})
 
 
 def _thought(reply: Reply, tokens: Tokens, is_call: bool) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from copyspec.common.forks import fork_safe
 from copyspec.common.lockless import cached_property
 from copyspec.common.sequences import common_prefix
 from copyspec.drafters.custom import DraftContext
-from copyspec.engine.logits.call_grammars import HARMONY, Forced, Tokens, behind_thought, call_grammar, preceded
+from copyspec.engine.logits.call_grammars import HARMONY, Forced, Tokens, behind_thought, call_grammar, either, preceded
 from copyspec.engine.logits.json_schemas import JSON_STYLE as JSON_STYLE
 from copyspec.engine.logits.json_schemas import (
     check_size,
@@ -130,20 +130,21 @@ class Constraints:
         `calls`: the tools that the row may call. Raises ValueError for an invalid grammar, or if no token ends the
         output."""
         ends = tuple(sorted(token for token in eos if 0 <= token < min(self._vocab_size, self._known)))
-        constraint = grammar_of(options) or self._of_calls(options, ends, reply, calls)
-        if constraint is None:
+        constraint, of_calls = grammar_of(options), self._of_calls(options, ends, reply, calls)
+        if constraint is None and of_calls is None:
             return None
-        grammar, option = constraint
+        grammar, option = constraint or (of_calls or "", _TOOLS)
+        call = (of_calls or "") if constraint else ""
         if not ends:
             raise ValueError(
                 f"{option} needs a token that ends the output: leave out ignore_eos, or give stop_token_ids"
             )
         with self._lock:
             thinks = reply and (reply.format.thoughts, reply.format.is_harmony, reply.is_thinking, reply.may_think)
-            key = (option, grammar, ends, thinks)
+            key = (option, grammar, call, ends, thinks)
             matcher = self._compiled.get(key)
             if matcher is None:
-                matcher = self._compiled[key] = self._compile(grammar, ends, option, reply)
+                matcher = self._compiled[key] = self._compile(grammar, ends, option, reply, call)
             self._compiled.move_to_end(key)
             while len(self._compiled) > MAX_COMPILED:
                 self._compiled.popitem(last=False)
@@ -151,8 +152,9 @@ class Constraints:
 
     def _of_calls(
         self, options: CallOptions, ends: tuple[int, ...], reply: Reply | None, calls: Calling | None
-    ) -> tuple[str, str] | None:
-        """The grammar of the calls that an output may hold; None if they are not constrained."""
+    ) -> str | None:
+        """The grammar of the calls that an output may hold, or where another constraint is given, of one call; None if
+        they are not constrained."""
         if reply is None or calls is None or not calls.by_grammar:
             return None
         why = "" if ends else "no token ends the output"
@@ -160,10 +162,12 @@ class Constraints:
             with self._lock:
                 tokens = self._tokens(ends)
             syntax = HARMONY if reply.format.is_harmony else reply.format.calls
-            forced: Forced | None = ("opened" if calls.beginning else "whole") if calls.is_forced else None
+            forced: Forced | None = None
+            if calls.is_forced or options.is_constrained:
+                forced = "opened" if calls.beginning else "whole"
             grammar = call_grammar(syntax, calls.wanted, tokens, forced)
             if grammar is not None:
-                return grammar, _TOOLS
+                return grammar
             why = "its calls have no tags"
         if options.strict:
             raise ValueError(f"strict=True, and the tools' schemas cannot constrain the call: {why}")
@@ -178,7 +182,8 @@ class Constraints:
         special = [token for token in added.values() if token < self._vocab_size and made.is_special_token(token)]
         return Tokens(added.get, frozenset(special), ends, self._codec.special_ids)
 
-    def _compile(self, grammar: str, ends: tuple[int, ...], option: str, reply: Reply | None) -> Any:
+    def _compile(self, grammar: str, ends: tuple[int, ...], option: str, reply: Reply | None, call: str) -> Any:
+        """`call`: the grammar of a call that the output may be instead; empty: none."""
         try:
             tokens = self._tokens(ends)
         except ValueError as error:
@@ -189,6 +194,8 @@ class Constraints:
             ) from error
         if option == _SCHEMA:
             grammar = schema_grammar(json.dumps(followed(json.loads(grammar))))
+        if call:
+            grammar = either(grammar, call)
         if reply is not None:
             grammar = behind_thought(grammar, reply, tokens, is_call=option == _TOOLS)
         if self._starts_text and self._codec.strips_space:

@@ -73,16 +73,27 @@ def calling(reply: Reply | None, options: CallOptions) -> Calling:
         raise ValueError(
             f"{reason} constrains the output to a call, and another constraint is given: leave one of both out"
         )
-    if options.strict is not False and not options.is_constrained:
+    allows = options.is_constrained and options.tool_choice not in ("none", False)
+    if options.is_constrained and not allows:
+        return choice
+    if options.strict is not False:
         why = why_no_schema(call_schema(wanted, "name", "arguments"), strict=bool(options.strict))
         if why is None and not can_be_listed(reply.format.calls, wanted):
             why = "its syntax writes arguments otherwise than as JSON, and no grammar for these is known"
+        if why is None and allows and reply.format.is_harmony:
+            why = "calls and answers of its format begin in channels of their own"
         if why is None:
             opening = _opening(reply) if forced and not _may_think(reply) else ""
             return replace(choice, by_grammar=True, beginning=opening)
         if options.strict:
             raise ValueError(f"strict=True, and the tools' schemas cannot constrain the call: {why}")
-        logger.info("tool calls are not constrained by the tools' schemas: %s", why)
+        if not allows:
+            logger.info("tool calls are not constrained by the tools' schemas: %s", why)
+    if allows:
+        raise ValueError(
+            "the whole answer is held to a constraint, and a call cannot be allowed beside it: "
+            f'{why if options.strict is not False else "strict=False"}; leave tools out, or tool_choice="none"'
+        )
     if not forced:
         return choice
     if not (beginning := _beginning(reply, wanted)):
