@@ -69,9 +69,8 @@ def _message(where: str, message: object) -> dict[str, object]:
         fields.setdefault("content", fields.pop("refusal"))
     content = fields.get("content")
     if isinstance(content, list):
-        thoughts = [part for part in content if isinstance(part, dict) and part.get("type") == "thinking"]
-        fields["content"] = "".join(_part(where, part) for part in content if part not in thoughts)
-        if thought := "".join(_thought(where, part) for part in thoughts):
+        fields["content"] = "".join(_part(where, part) for part in content if not _is_thought(part))
+        if thought := "".join(_thought(where, part) for part in content if _is_thought(part)):
             fields.setdefault("reasoning_content", thought)
     if isinstance(fields.get("reasoning"), str):  # as vLLM and OpenRouter name it
         fields.setdefault("reasoning_content", fields["reasoning"])
@@ -90,6 +89,10 @@ def _part(where: str, part: object) -> str:
             "the model reads text only"
         )
     return text
+
+
+def _is_thought(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") == "thinking"
 
 
 def _thought(where: str, part: Mapping[str, object]) -> str:

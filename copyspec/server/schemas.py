@@ -238,10 +238,15 @@ class ChatBody(SharedBody):
         allowed = choice.get("allowed_tools") if isinstance(choice, dict) else None
         if not isinstance(allowed, dict):
             return tools, choice
-        names = tool_names([tool for tool in allowed.get("tools") or [] if isinstance(tool, dict)])
+        parts = allowed.get("tools")
+        if not isinstance(parts, list) or any(not isinstance(part, dict) or tool_name(part) is None for part in parts):
+            form = "{'type': 'function', 'function': {'name': ...}}"
+            raise FieldError(f"allowed_tools.tools must be a list of {form}; got {brief(parts)}", "tool_choice")
+        names = tool_names(parts)
         if unknown := sorted({*names} - {*tool_names([tool for tool in tools if isinstance(tool, dict)])}):
             raise FieldError(f"tool_choice allows {brief(unknown[0])}, which is none of the tools", "tool_choice")
-        return [tool for tool in tools if tool_name(tool) in names], allowed.get("mode")
+        may = [tool for tool in tools if not isinstance(tool, dict) or tool_name(tool) in names]
+        return may, allowed.get("mode")
 
     def _effort(self, template: str) -> dict[str, object]:
         """The variables that `reasoning_effort` stands for."""

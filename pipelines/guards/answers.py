@@ -11,7 +11,8 @@ from ..edits.lines import aligned, distance, new_lines, shared
 from .wrappers import FENCE, is_closing, open_fence, without_thoughts
 
 _PREFACE = re.compile(
-    r"(?:.*[.!?。！？，]\s*|)\W*(?:(?:sure|claro|natürlich|selbstverständlich|gerne|bien sûr|certo|конечно|certainly|"
+    r"(?:.*(?:[.!?]\s|[。！？，])\s*|)\W*"
+    r"(?:(?:sure|claro|natürlich|selbstverständlich|gerne|bien sûr|certo|конечно|certainly|"
     r"of course|absolutely|okay|ok|yes|alright|great|happy to help|no problem|below|the following|"
     r"this is|here(?:'s|’s| is| are)|(?:the |your )?(?:\w+ )?(?:corrected|revised|edited|improved|updated|new|modified|"
     r"fixed|final|full|complete)\b|i(?:'ve|’ve| have)? \w+(?:ed|ten|de)\b|output|answer|result|response|"
@@ -100,6 +101,9 @@ _FENCING = re.compile(r"code[- ]?block|\bfence|backtick|```|~~~", re.IGNORECASE)
 _SAME, _EDITED = 0.6, 0.8  # likeness of a line that may be, and one that can only be, the new version of another
 _SHORT = 3
 """Lines below which a file may well become half as long."""
+_LONGEST = 300
+"""Characters at either end of a line that are looked at for talk: some patterns take quadratic time."""
+_ITEM = re.compile(r"\s*(?:[-*+•]|\d+[.)])\s")
 
 
 def version(answer: str, source: str, instruction: str, *, may_shrink: bool = False) -> str | Refusal:
@@ -114,8 +118,8 @@ def version(answer: str, source: str, instruction: str, *, may_shrink: bool = Fa
     if isinstance(body, Refusal):
         return body
     if len(body) == len(lines):
-        body = _unwrapped(_after_preface(body, before), before, instruction)
-        if refusal := _chat(body, before):
+        body = _unwrapped(_after_preface(body, before, instruction), before, instruction)
+        if refusal := _chat(body, before, instruction):
             return refusal
     version = "\n".join(body).strip()
     if not version or version == source:
@@ -165,14 +169,17 @@ def _dedented(lines: Sequence[str], indent: str, before: Sequence[str]) -> Seque
     )
 
 
-def _after_preface(lines: Sequence[str], before: Sequence[str]) -> Sequence[str]:
+def _after_preface(lines: Sequence[str], before: Sequence[str], instruction: str) -> Sequence[str]:
     """Lines without a first one that announces the file."""
     first = lines[0].strip().strip("*_# ")
-    if lines[0] not in before and _FILE_NAME.fullmatch(lines[0].strip()) and not _FILE_NAME.fullmatch(before[0]):
+    if _is_told(first, instruction):
+        return lines
+    if lines[0] not in before and _is_file_name(lines[0]) and not _is_file_name(before[0]):
         return _following(lines) if _likeness(_following(lines)[0], before[0]) > _SAME else lines
     is_comment = lines[0].lstrip().startswith(("#", "//", "--", ";", "%", "/*", "<!--", "'", '"'))
-    is_end = first.endswith((":", "：")) or (not is_comment and _is_code(before) and not _CODE.search(first))
-    if not is_end or not _PREFACE.match(first) or _PREFACE.match(before[0]) or lines[0] in before:
+    is_bare = not is_comment and " " in first and _is_code(before) and not _CODE.search(first)
+    is_end = first.endswith((":", "：")) or is_bare
+    if not is_end or not _says(_PREFACE, first) or _says(_PREFACE, before[0]) or lines[0] in before:
         return lines
     rest = _following(lines)
     following = next((line for line in before[1:] if line.strip()), "")
@@ -189,7 +196,22 @@ def _following(lines: Sequence[str]) -> Sequence[str]:
 
 def _likeness(line: str, other: str) -> float:
     """How much two lines have in common, from 0 to 1."""
-    return SequenceMatcher(None, line.strip(), other.strip(), autojunk=False).ratio()
+    return SequenceMatcher(None, line.strip()[:_LONGEST], other.strip()[:_LONGEST], autojunk=False).ratio()
+
+
+def _says(kind: re.Pattern[str], line: str) -> bool:
+    """Whether a line begins as one of this kind, or its last sentence, if the kind allows that."""
+    return any(map(kind.match, (line[:_LONGEST], line[-_LONGEST:] if len(line) > _LONGEST else "")))
+
+
+def _is_file_name(line: str) -> bool:
+    return len(line) <= _LONGEST and _FILE_NAME.fullmatch(line.strip()) is not None
+
+
+def _is_told(line: str, instruction: str) -> bool:
+    """Whether an instruction holds all words of a line: they are not talk, but what was asked for."""
+    words, asked = (" ".join(re.findall(r"\w+", text)) for text in (line, instruction))
+    return bool(words) and f" {words} " in f" {asked} "
 
 
 def _unwrapped(lines: Sequence[str], before: Sequence[str], instruction: str) -> Sequence[str]:
@@ -210,25 +232,29 @@ def _unwrapped(lines: Sequence[str], before: Sequence[str], instruction: str) ->
     return lines
 
 
-def _chat(lines: Sequence[str], before: Sequence[str]) -> Refusal | None:
+def _chat(lines: Sequence[str], before: Sequence[str], instruction: str) -> Refusal | None:
     """A refusal of an answer that talks about the file, at its beginning or its end."""
     known = {line.strip() for line in before}
     is_code = _is_code(before)
     first = next((line for line in lines if line.strip()), "")
-    is_named = any(sign in first for sign in ("`", "*", "##")) and _FILE_NAME.fullmatch(first.strip()) is not None
-    if first.strip() not in known and not _REFUSES.match(before[0]) and _REFUSES.match(first):
+    is_named = _is_file_name(first) and any(sign in first for sign in ("`", "*", "##"))
+    is_new = first.strip() not in known and not _is_told(first, instruction)
+    if is_new and _is_talk(_REFUSES, first, before[0]):
         return Refusal("chat", f"the model answered instead of editing: {first.strip()[:80]!r}")
     asks = lines[-1].rstrip().endswith(("?", "？")) and not before[-1].rstrip().endswith(("?", "？"))
-    if len(lines) == 1 and not _parts(lines) & _parts(before) and (asks or _WORD.fullmatch(first)):
+    is_word = _WORD.fullmatch(first[:_LONGEST]) is not None and not _WORD.fullmatch(before[0][:_LONGEST])
+    if is_new and len(lines) == 1 and (asks or is_word) and not _parts(lines) & _parts(before):
         return Refusal("chat", f"the model answered instead of editing: {first.strip()[:80]!r}")
     ends = (":", "!", "?", "：", "！", "？", *((".",) if len(lines) == 1 else ()))
     is_sentence = is_code and _SENTENCE.fullmatch(first) is not None
     is_preface = first.rstrip().endswith(ends) and _is_talk(_PREFACE, first, before[0])
-    if first.strip() not in known and (is_sentence or is_preface or is_named):
+    if is_new and (is_sentence or is_preface or is_named):
         return Refusal("chat", f"the model put a text of its own around the file: {first.strip()[:80]!r}")
-    if (tag := _TAG.fullmatch(first.strip())) and first.strip() not in known and f"</{tag[1]}>" not in "\n".join(lines):
+    if is_new and (tag := _TAG.fullmatch(first.strip())) and f"</{tag[1]}>" not in "\n".join(lines):
         return Refusal("chat", f"the model put a tag of its own before the file: {first.strip()[:80]!r}")
     for note in _notes(lines, before, known):
+        if _is_told(note, instruction):
+            continue
         is_sentence = is_code and _SENTENCE.fullmatch(note) is not None
         if is_sentence or _is_talk(_NOTES, note, before[-1]):
             return Refusal("chat", f"the model put a text of its own around the file: {note.strip()[:80]!r}")
@@ -239,12 +265,14 @@ def _notes(lines: Sequence[str], before: Sequence[str], known: Set[str]) -> Iter
     """The first lines of what may be no part of a file: of the last paragraph, if all of it is new, and of what follows
     the file's last line."""
     last = next((at for at in range(len(lines) - 1, 0, -1) if lines[at].strip() == before[-1].strip()), len(lines))
-    blank = max((at for at, line in enumerate(lines) if not line.strip()), default=len(lines))
-    while blank < len(lines) and not any(line.strip(" -*_=") for line in lines[blank:]):
-        blank = max((at for at in range(blank) if not lines[at].strip()), default=len(lines))
+    written = max((at for at, line in enumerate(lines) if line.strip(" -*_=")), default=0)
+    blank = max((at for at in range(written) if not lines[at].strip()), default=len(lines))
     paragraph = [line.strip() for line in lines[blank:]]
     is_new = not any(line in known for line in paragraph if line.strip(" -*_="))
-    for part in (paragraph if is_new else (), lines[last + 1 :]):
+    after = lines[last + 1 :]
+    if after and all(map(_ITEM.match, (after[0], before[-1]))):  # the file's list goes on
+        after = ()
+    for part in (paragraph if is_new else (), after):
         yield from [line for line in part if any(map(str.isalnum, line))][:1]
 
 
@@ -257,7 +285,7 @@ def _is_code(lines: Sequence[str]) -> bool:
 
 def _is_talk(kind: re.Pattern[str], line: str, own: str) -> bool:
     """Whether a line of an answer is no line of the file, whose own line in its place is not alike."""
-    return kind.match(line.strip("*_# ")) is not None and kind.match(own) is None and _likeness(line, own) < _EDITED
+    return _says(kind, line.strip("*_# ")) and not _says(kind, own) and _likeness(line, own) < _EDITED
 
 
 def _why_none(lines: Sequence[str], before: Sequence[str], instruction: str, may_shrink: bool) -> Refusal | None:
@@ -278,7 +306,7 @@ def _why_none(lines: Sequence[str], before: Sequence[str], instruction: str, may
         not may_shrink
         and old >= _SHORT
         and 2 * now < old
-        and not ({*lines} & {*before} or _parts(lines) & _parts(before))
+        and not ({*lines} & {*before} or _parts(lines) & _parts(before) or _is_told(lines[0], instruction))
     ):
         return Refusal("chat", f"the model answered instead of editing: {lines[0].strip()[:80]!r}")
     if may_shrink or _TOLD.search(instruction):
@@ -452,10 +480,11 @@ def _parts(lines: Sequence[str]) -> set[str]:
 def mark_of(line: str) -> str | None:
     """What says that something was left out. "sure": a comment or bracket with dots. What may as well be a line of the
     file must have taken the place of others: "dots" alone, "words" in a comment, a "remark" behind code."""
-    is_short = len(line.split()) <= _MAX_WORDED
+    is_mark = len(line) <= 1000  # some of the patterns take quadratic time
+    is_short = is_mark and len(line.split()) <= _MAX_WORDED
     if _SPREAD.match(line) and not _WORDED.search(line):
         return None
-    if _BARE.fullmatch(line):
+    if is_mark and _BARE.fullmatch(line):
         return "sure" if line.strip(" .…") else "dots"
     if _INLINE.search(line) or (is_short and (_CUT.match(line) or _UNCHANGED.fullmatch(line))):
         return "sure"

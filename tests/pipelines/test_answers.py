@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -694,3 +695,80 @@ def test_comments_of_several_lines_take_the_place_of_few_lines() -> None:
         answer = [*before[:2], *comment, *before[2 + gone :]]
         read = version("\n".join(answer), "\n".join(before), "Use better names", may_shrink=False)
         assert isinstance(read, str) is is_used, gone
+
+
+LISTS = {
+    "changes": "# Changes\n\n- Added a boat\n- Removed the oar",
+    "steps": "Sail:\n\n1. Row out.\n2. Raise the sail.",
+    "stars": "* one boat\n* two boats",
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize(
+    "words",
+    ["Renamed the boat", "The new boat is fast", "Notes are above", "Is there a boat?", "I saw it", "Edited it"],
+)
+def test_items_behind_a_list_go_on_with_it(name: str, words: str) -> None:
+    source = LISTS[name]
+    sign = {"changes": "-", "steps": "3.", "stars": "*"}[name]
+    meant = f"{source}\n{sign} {words}"
+    assert version(meant, source, "Add what is missing.") == meant
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["from .result import Result", "import app.output", "package com.acme.output", "require 'a.new'", "output"],
+)
+def test_first_lines_with_dots_are_no_sentences(line: str) -> None:
+    for source in (SOURCES["python"], "import x.Y\n\nfun main() {\n  sail()\n}"):
+        assert version(f"{line}\n{source}", source, "Import what is missing.") == f"{line}\n{source}"
+
+
+@pytest.mark.parametrize(
+    ("source", "told", "first"),
+    [
+        ("requests==2", "Add ruamel.yaml at the top.", "ruamel.yaml\n"),
+        ("node_modules/\ndist/", "Ignore `app.log`, too.", "app.log\n"),
+        ("a = 1\nb = f(a)", "Put 'File: boats.py' on top.", "File: boats.py\n"),
+    ],
+)
+def test_lines_that_the_instruction_holds_are_no_talk(source: str, told: str, first: str) -> None:
+    assert version(first + source, source, told) == first + source
+
+
+@pytest.mark.parametrize("last", ["If you have questions, call me.", "I hope you are well.", "Note that I changed it."])
+def test_last_lines_that_the_instruction_holds_are_no_notes(last: str) -> None:
+    source = SOURCES["prose"]
+    for between in ("\n", "\n\n"):
+        meant = f"{source}{between}{last}"
+        assert version(meant, source, f"Add the line: {last}") == meant
+        assert isinstance(version(meant, source, "Correct it."), Refusal)
+
+
+@pytest.mark.parametrize(
+    ("source", "told", "meant"),
+    [
+        ("yes", "Turn it round.", "no"),
+        ("{}", "Write null.", "null"),
+        ("TODO", "Replace TODO by Done.", "Done"),
+        (SOURCES["prose"], "Replace all of it by: Hello world", "Hello world"),
+    ],
+)
+def test_short_versions_that_were_asked_for(source: str, told: str, meant: str) -> None:
+    assert version(meant, source, told) == meant
+
+
+@pytest.mark.parametrize("said", ["Done.", "None", "OK", "Yes.", "No"])
+def test_words_of_an_instruction_that_the_model_says_are_no_file(said: str) -> None:
+    for source in (SOURCES["prose"], "Buy a boat: open"):
+        assert isinstance(version(said, source, "Keep only what is done, ok, none or no, yes."), Refusal)
+
+
+@pytest.mark.parametrize("part", [".", ". ", "*", "* ", "- ", "a.", "`", "# ", "word ", "\n-\n", "...", "… ", "(", "<"])
+def test_long_repetitions_are_read_in_linear_time(part: str) -> None:
+    begun = time.process_time()
+    for source in (SOURCES["prose"], "import os\nx = os.getcwd()\nprint(x)"):
+        for answer in (f"{part * 10_000}\n{source}", f"{source}\n\n{part * 10_000}", f"{part * 10_000}:\n{source}"):
+            version(answer, source, "Change it.")
+    assert time.process_time() - begun < 5

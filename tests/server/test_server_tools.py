@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
 from starlette.testclient import TestClient
 
-from copyspec.server.endpoints import Server
+from copyspec.server.endpoints import Server, _message
 from copyspec.server.settings import ServerSettings
 from tests.engine.test_tools import CHAT, PAINT, SCHEMA, WAIT, Says, engine_of
 from tests.helpers.chat_templates import FAMILIES, tokenizer_of
@@ -362,6 +363,14 @@ CALLED: Any = {"role": "assistant", "content": None}
         ({"tools": [{"name": "paint"}]}, "tools[0] must be", "tools"),
         ({"tools": TOOLS, "tool_choice": "divide"}, "tool_choice='divide' is none of the tools", "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "is none of the tools", "tool_choice"),
+        *(
+            (
+                {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": tools}}},
+                "allowed_tools.tools must be a list",
+                "tool_choice",
+            )
+            for tools in (None, 5, "paint", ["paint"], [{"type": "function", "name": "paint"}])
+        ),
         ({"tool_choice": "required"}, "tool_choice='required' needs tools", "tool_choice"),
         ({"response_format": {"type": "json_schema"}}, "response_format is none", "response_format"),
         ({"chat_template_kwargs": {"tools": 1}}, "chat_template_kwargs holds", "chat_template_kwargs"),
@@ -438,3 +447,11 @@ def test_langchains_model_of_openai_calls_tools(name: str) -> None:
             llm = chat(base_url="http://localhost/v1", api_key="any", model="tiny", max_tokens=200, http_client=http)
             structured = llm.with_structured_output(Painting, method=method)
             assert isinstance(structured.invoke("The wall, please."), Painting)
+
+
+def test_many_thoughts_are_read_in_linear_time() -> None:
+    begun = time.process_time()
+    parts = [{"type": kind, kind: f"{n} "} for n in range(20_000) for kind in ("thinking", "text")]
+    fields = _message("messages[0]", {"role": "assistant", "content": parts})
+    assert time.process_time() - begun < 2
+    assert fields["content"] == fields["reasoning_content"] == "".join(f"{n} " for n in range(20_000))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -730,3 +731,47 @@ def test_words_are_no_tags() -> None:
 def test_marks_stay_where_a_space_is_dropped() -> None:
     text = marked("[THINK]") + " Okay" + marked("[/THINK]")
     assert without_first(text, 1) == marked("[THINK]") + "Okay" + marked("[/THINK]")
+
+
+STRINGS = [
+    'agent "007" here',
+    "it's\n05 'x' 05\n",
+    "print(\"05\")\nprint('05')\n",
+    "x 'a\"b' y\n",
+    "a\\\nb",
+    "0\n00\n",
+    "\"'\"'05",
+]
+
+
+@pytest.mark.parametrize("text", STRINGS)
+@pytest.mark.parametrize("days", ["7", "007"])
+def test_strings_of_python_stay_as_they_are(text: str, days: str) -> None:
+    """Also where another argument is written as Python does not read it."""
+    body = text.replace("\\", "\\\\").replace('"""', "")
+    written = [repr(text), f'"""{body} """', f'r"""{text} """', f"'''{body} '''"]
+    for string in written:
+        parts = reply_of("python").read(f"[look_up(place={string}, days={days})]")
+        (call,) = parts.calls
+        assert call.arguments == {"place": text if string == repr(text) else f"{text} ", "days": 7}, string
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "part"),
+    [
+        ("python", "[look_up(place=", '\\"'),
+        ("python", "[look_up(place=", "\"'"),
+        ("python", "", "look_up("),
+        ("qwen-coder", "<tool_call>\n<function=look_up>\n", "<parameter=x>\na\n</parameter>\n"),
+        ("qwen-coder", "", "<tool_call>\n<function=look_up>\n<parameter=x>\na\n"),
+        ("qwen-coder", "<tool_call>\n<function=look_up>\n<parameter=x>", "\n<parameter=days>"),
+        ("qwen-coder", "<tool_call>\n<function=look_up>\n<parameter=x>", "\n</function>"),
+    ],
+)
+def test_long_outputs_are_read_in_little_time(name: str, begin: str, part: str) -> None:
+    many = {"type": "function", "function": {"name": "look_up", "parameters": {"properties": {}}}}
+    fields = {f"key{number}": {"type": "string"} for number in range(30)} | {"days": {"type": "integer"}}
+    many["function"]["parameters"]["properties"] = fields  # type: ignore[index]
+    begun = time.process_time()
+    reply_of(name, [many]).read(begin + part * (50_000 // len(part)))
+    assert time.process_time() - begun < 3

@@ -301,11 +301,14 @@ class TaggedCalls(CallSyntax):
         ends = rf"{_loose(self.value_closing)}(?=\s*(?:{'|'.join(filter(None, (opening, last)))}|\Z))"
         start = text.find(_CDATA[1], at) if _CDATA[0].match(text, at) else at
         match = re.compile(ends).search(text, max(at, start))
-        end = match.start() if match is not None else len(text)
-        keys = [rf"{opening}\s*{re.escape(key)}\s*{_loose(self.key_closing)}" for key in left]
-        keys = [key for key in keys if re.compile(key).search(text, end) is None]  # others are text of the value
-        if keys and start == at and self.value_closing not in text[at:end]:
-            match = re.compile(rf"(?=\n(?:{'|'.join(keys)}))").search(text, at, end) or match
+        end = match.start() if match is not None else self.start(text, at)
+        if left and start == at and self.value_closing not in text[at:end]:
+            keys = rf"{opening}\s*(?:{'|'.join(map(re.escape, left))})\s*{_loose(self.key_closing)}"
+            others = re.compile(rf"(?=\n({keys}))").finditer(text, at, end)
+            later = {other: text.find(other, end) for other in {other[1] for other in others}}  # and text of the value
+            firsts = [place for other in later if later[other] < 0 if (place := text.find(f"\n{other}", at)) >= 0]
+            if firsts:
+                match = re.compile("").match(text, min(firsts))
         if match is None and closing:
             match = re.compile(rf"(?=\n?{re.escape(closing[0])}\s*(?:{last}|\Z))").search(text, at)
         if match is None:
@@ -479,15 +482,26 @@ def _is_name(text: str) -> bool:
     return text.isidentifier() and not iskeyword(text)
 
 
-_STRING = re.compile(r"""\"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?<![\w.])0+(?=[1-9])""", re.DOTALL)
+_STRING = re.compile(
+    r"""("{3}|'{3})(?:[^\\]|\\.)*?(?:\1|\\?\Z)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)|'(?:[^'\\]|\\.)*(?:'|\\?\Z)|(?<![\w.])0+(?=[1-9])""",
+    re.DOTALL,
+)
 """A string, or the zeros that a number begins with."""
 
 
+def _mended(text: str) -> str:
+    """Calls without what Python does not read: line ends inside strings as they are, and zeros before numbers."""
+    return _STRING.sub(
+        lambda match: match[0] if match[1] else match[0].strip("0").replace("\r", "\\r").replace("\n", "\\n"), text
+    )
+
+
 def _plain_calls(text: str) -> Iterator[ToolCall]:
-    # Models write line ends inside strings as they are, and zeros before numbers.
-    text = _STRING.sub(lambda match: match[0].strip("0").replace("\r", "\\r").replace("\n", "\\n"), text)
     try:
-        body = ast.parse(text, mode="exec").body
+        try:
+            body = ast.parse(text, mode="exec").body
+        except SyntaxError:
+            body = ast.parse(_mended(text), mode="exec").body
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         raise CallError("no call") from None
     nodes = [statement.value if isinstance(statement, ast.Expr) else statement for statement in body]
