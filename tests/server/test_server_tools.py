@@ -302,6 +302,27 @@ def test_response_formats(name: str, format: Any, answers: Any) -> None:
     assert message.content == "{}" if answers is None else isinstance(json.loads(message.content), answers)
 
 
+@pytest.mark.parametrize(
+    ("choice", "text", "is_call"),
+    [
+        ("auto", '<tool_call>\n{"name": "paint", "arguments": {"colour": "red", "coats": 2}}\n</tool_call>', True),
+        ("auto", '{"colour": "blue", "coats": 1}', False),
+        ("none", '{"colour": "blue", "coats": 1}', False),
+        ("required", '{"colour": "blue", "coats": 1}', True),
+    ],
+)
+def test_a_response_format_beside_tools(choice: str, text: str, is_call: bool) -> None:
+    """As agents send them."""
+    pytest.importorskip("llguidance")
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+    asked: Any = {"tools": TOOLS, "tool_choice": choice, "response_format": form, "max_tokens": 90}
+    with Scripted(engine_of("hermes"), text).client() as client:
+        message = client.chat.completions.create(model="tiny", messages=CHAT, **asked).choices[0].message
+    assert bool(message.tool_calls) == is_call
+    if not is_call:
+        assert isinstance(json.loads(message.content or ""), dict)
+
+
 VARIABLES = (
     "{% for m in messages %}{{ m.content }}{% endfor %}"
     "[{{ reasoning_effort }}|{{ enable_thinking }}|{{ tone }}]{% if add_generation_prompt %}:{% endif %}"
