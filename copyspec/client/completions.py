@@ -6,7 +6,7 @@ import logging
 import queue
 import re
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -59,6 +59,11 @@ class Recipient:
     variables: Mapping[str, object]  # of the chat template
 
 
+SAME = 2
+"""An answer that may be another request's is the model's own if it comes more often than this. A server that mixes
+answers up may do so twice for the same two texts."""
+
+
 class Completions:
     """Requests to one server. `usage` is what it has counted so far."""
 
@@ -67,11 +72,11 @@ class Completions:
         self._sender = sender
         self._said: set[str] = set()
         self._running: set[str] = set()  # ids of requests
-        self._recent: deque[frozenset[tuple[str, str]]] = deque(maxlen=2 * sender.most)  # of the texts last asked about
+        self._recent: deque[frozenset[tuple[str, str]]] = deque(maxlen=8 * sender.most)  # of the texts last asked about
 
     async def answer(self, request: ChatRequest, to: Recipient) -> Result | NoAnswer:
         """The result of a request, or why there is none. Raises ServerError if no other one can succeed either."""
-        id_, seen = uuid.uuid4().hex, set[str]()
+        id_, seen = uuid.uuid4().hex, Counter[str]()
         self._running.add(id_)
         try:
             answer = await self._sender.until_answered(lambda: self._attempt(request, to, id_, seen))
@@ -88,7 +93,7 @@ class Completions:
             return NoAnswer("unfinished", f"the answer ended for the reason {answer.finish[:40]!r}")
         return self._made(request, answer)
 
-    async def _attempt(self, request: ChatRequest, to: Recipient, id_: str, seen: set[str]) -> reading.ReadAnswer:
+    async def _attempt(self, request: ChatRequest, to: Recipient, id_: str, seen: Counter[str]) -> reading.ReadAnswer:
         if request.edit_source:
             self._recent.append(_pairs(request.edit_source))
         headers, data = await self._asked(request, to, lambda body: self._sender.post(CHAT, body, id_))
@@ -97,8 +102,8 @@ class Completions:
         if other != id_ and other in self._running:
             raise AgainError("it sent the answer of another request")
         content = answer.parts.content
-        if request.edit_source and content not in seen and self._is_mixed(request.edit_source, content):
-            seen.add(content)  # the same answer once more is the model's own
+        if request.edit_source and seen[content] < SAME and self._is_mixed(request.edit_source, content):
+            seen[content] += 1
             raise AgainError("it may have sent the answer of another request")
         return answer
 

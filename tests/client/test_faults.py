@@ -129,12 +129,12 @@ def test_an_answer_to_a_text_that_differs_in_one_word_or_two_is_asked_for_again(
     for one in draw.sample(range(len(texts)), 40):
         near = [two for two in range(len(texts)) if 0 < sum(map(str.__ne__, words[one], words[two])) <= 2]
         for two in near[:5]:
-            asked, answers = Counter[str](), [corrected(texts[two]), corrected(texts[one])]
+            asked, answers = Counter[str](), [*[corrected(texts[two])] * 2, corrected(texts[one])]
 
             def reply(body: dict[str, Any], one: int = one, asked: Any = asked, answers: Any = answers) -> Sent:
                 is_own = asked_text(body) == texts[one]
                 asked["own"] += is_own
-                return Sent(completion(answers[min(asked["own"], 2) - 1])) if is_own else Sent(right(body))
+                return Sent(completion(answers[min(asked["own"], 3) - 1])) if is_own else Sent(right(body))
 
             with fake_server(reply) as server, copyspec.remote(server.url) as remote:
                 pipeline = GECPipeline(remote, guards=GuardOptions(allow_swaps=True))
