@@ -23,7 +23,7 @@ from .languages import ANY, is_in
 from .openings import Openings
 from .sentencehood import END, FRAGMENT_WORDS
 from .stretches import PATTERNS, Stretches
-from .together import groups
+from .together import groups, mistakes
 from .varieties import restyled
 from .vocabulary import SPELT, spelt
 from .wording import Kind, is_negation
@@ -139,12 +139,12 @@ def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOp
     refusals = [stretches.refusal(change) or judge.refusal(change) for change in changes]
     together = groups(text, changes)
     sure = [group for group in together if not any(refusals[place] for place in group)]
-    gains = _gains(text, segment, [[changes[place] for place in group] for group in sure], options, context)
-    gain_of = {  # each change has to be likelier by itself: two mistakes in one place are rarer than one
-        place: None if gain is None else gain / len(group)
-        for group, gain in zip(sure, gains, strict=True)
-        for place in group
-    }
+    made = [[changes[place] for place in group] for group in sure]
+    gain_of: dict[int, float | None] = {}
+    for places, group, gain in zip(sure, made, _gains(text, segment, made, options, context), strict=True):
+        # each mistake has to be likelier by itself: two in one place are rarer than one
+        share = gain / mistakes(text, group) if gain is not None and gain > 0 else gain
+        gain_of |= dict.fromkeys(places, share)
     for place, gain in gain_of.items():
         change = changes[place]
         refusals[place] = judge.doubtful(change, gain) or _rival(text, segment, change, judge, options, context)

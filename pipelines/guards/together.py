@@ -43,6 +43,12 @@ def groups(text: str, changes: Sequence[Edit]) -> list[list[int]]:
     return [sorted(places) for places in {id(places): places for places in group}.values()]
 
 
+def mistakes(text: str, group: Sequence[Edit]) -> int:
+    """How many mistakes a group of changes repairs: all that only change a number are one agreement."""
+    numbers = sum(_is_number(Wording.of(text[change.start : change.end], change.replacement)) for change in group)
+    return len(group) - max(0, numbers - 1)
+
+
 def _is_move(one: Wording, two: Wording) -> bool:
     """Whether a word goes in one place and comes in the other."""
     return any(

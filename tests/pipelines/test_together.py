@@ -7,7 +7,7 @@ import random
 import pytest
 
 from copyspec.pipelines.documents import Edit
-from copyspec.pipelines.guards.together import groups
+from copyspec.pipelines.guards.together import groups, mistakes
 
 WORDS = ["first", "second", "this", "is", "are", "these", "has", "have", "cat", "cats", "moved", "or", "the", "orthe"]
 
@@ -68,3 +68,33 @@ def test_function_words_belong_to_a_word_beside_them_that_is_misread(was: str, b
     assert groups(text, misread) == [[0, 1], [2, 3]]
     spelling = [Edit(0, end, f"{was}s"), Edit(end, end, " is")]
     assert groups(text, spelling) == [[0], [1]]
+
+
+def _edits(wrong: str, right: str) -> list[Edit]:
+    """One edit for each word that differs; "_" stands for no word on that side."""
+    edits, at = list[Edit](), 0
+    for was, becomes in zip(wrong.split(), right.split(), strict=True):
+        if was == "_":
+            edits.append(Edit(at, at, f"{becomes} "))
+            continue
+        if was != becomes:
+            edits.append(Edit(at, at + len(was), becomes))
+        at += len(was) + 1
+    return edits
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "count"),
+    [
+        ("users give update that is short", "users give updates that are short", 1),
+        ("it allow to give update that is", "it allows to give updates that are", 1),
+        ("this big cat are here", "these big cats is here", 1),
+        ("It is used _ has it", "It is used to have it", 2),
+        ("They will _ delete it", "They will be deleted it", 2),
+        ("It phpseclib _ ongoing", "It PHPService is ongoing", 2),
+    ],
+)
+def test_an_agreement_is_one_mistake(wrong: str, right: str, count: int) -> None:
+    edits = _edits(wrong, right)
+    assert len(edits) >= count
+    assert mistakes(" ".join(word for word in wrong.split() if word != "_"), edits) == count
