@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from ..documents import Refusal
 from ..edits.lines import LINE_END, aligned, line_ends, new_lines
-from ..guards.answers import is_omission
+from ..guards.omissions import is_omission
 from .reading import Hunk
 
 _TAB_WIDTHS = (4, 2, 8, 3)

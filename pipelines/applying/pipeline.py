@@ -20,8 +20,9 @@ from ..documents import Refusal
 from ..editing.instructed import FOLLOWS, Edited
 from ..editing.model_corrector import check_system, cut, output_limit
 from ..edits.lines import LINE_END, aligned, with_line_ends
-from ..guards.answers import is_omission, mark_of, unfenced, version
+from ..guards.answers import unfenced, version
 from ..guards.judging import BUNDLED
+from ..guards.omissions import is_omission, mark_of
 from ..guards.syntax import broken
 from ..guards.wrappers import FENCE
 from ..models import model_of

@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from ..documents import Refusal
 from ..edits.lines import aligned
-from ..guards.answers import is_omission
+from ..guards.omissions import is_omission
 
 _SEEN = 80  # characters of a line that a refusal shows
 

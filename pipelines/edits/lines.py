@@ -68,3 +68,16 @@ def line_ends(lines: Sequence[str], before: Sequence[str], ends: Sequence[str]) 
             known = source < min(end, len(ends))
             made.append(ends[source] if known else made[-1] if made else ends[min(start, len(ends) - 1)])
     return made
+
+
+def words(lines: Sequence[str]) -> set[str]:
+    """Words of lines, of four letters or more."""
+    return {word for line in lines for word in re.findall(r"\w{4,}", line.casefold())}
+
+
+def parts(lines: Sequence[str]) -> set[str]:
+    """Words of lines, and pairs of letters where words are not parted."""
+    pairs = (
+        word[at : at + 2] for line in lines for word in re.findall(r"[\u2e80-\uffff]+", line) for at in range(len(word))
+    )
+    return {*words(lines), *pairs}

@@ -141,9 +141,9 @@ def _judged(text: str, segment: Segment, edits: Sequence[Edit], options: GuardOp
     sure = [group for group in together if not any(refusals[place] for place in group)]
     made = [[changes[place] for place in group] for group in sure]
     gain_of: dict[int, float | None] = {}
-    for places, group, gain in zip(sure, made, _gains(text, segment, made, options, context), strict=True):
+    for places, edited_together, gain in zip(sure, made, _gains(text, segment, made, options, context), strict=True):
         # each mistake has to be likelier by itself: two in one place are rarer than one
-        share = gain / mistakes(text, group) if gain is not None and gain > 0 else gain
+        share = gain / mistakes(text, edited_together) if gain is not None and gain > 0 else gain
         gain_of |= dict.fromkeys(places, share)
     for place, gain in gain_of.items():
         change = changes[place]

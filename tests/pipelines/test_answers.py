@@ -13,7 +13,8 @@ import copyspec
 from copyspec.engine.results import Result, Stats
 from copyspec.pipelines import EditPipeline
 from copyspec.pipelines.documents import Refusal
-from copyspec.pipelines.guards.answers import is_omission, omission, version
+from copyspec.pipelines.guards.answers import version
+from copyspec.pipelines.guards.omissions import is_omission, omission
 from copyspec.pipelines.guards.wrappers import unwrapped
 from tests.helpers.tiny import tiny_engine
 
