@@ -136,6 +136,15 @@ def _is_evidence(language: str, word: str) -> bool:
     return word in _LISTS.get(language, ()) or not set(_LETTERS.get(language, "")).isdisjoint(word)
 
 
+def is_other(text: str, language: str) -> bool:
+    """Whether a short text is in another language, whichever that is: it has common words of one, and of its own at
+    most one that several share."""
+    words = {word.casefold() for word in spelt(text)}
+    if any(_is_evidence(language, word) and word not in _SHARED for word in words):
+        return False
+    return max(sum(_is_evidence(name, word) for word in words) for name in _LISTS) >= MIN_FUNCTION_WORDS
+
+
 def is_in(text: str, language: str) -> bool | None:
     """Whether a text is in a language; None if undecided."""
     if language == "en":

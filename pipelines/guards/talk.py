@@ -8,6 +8,8 @@ from difflib import SequenceMatcher
 
 from ..documents import Refusal
 from ..edits.lines import parts
+from .languages import is_other, language_of, looks_english, script
+from .vocabulary import is_english, spelt
 
 _PREFACE = re.compile(
     r"(?:.*(?:[.!?]\s|[。！？，])\s*|)\W*"
@@ -82,6 +84,23 @@ _PROSE = re.compile(r"[A-Z].*\w[.!?]")
 _SAME, _EDITED = 0.6, 0.8  # likeness of a line that may be, and one that can only be, the new version of another
 _LONGEST = 300
 """Characters at either end of a line that are looked at for talk: some patterns take quadratic time."""
+_OTHER_LANGUAGE = re.compile(
+    r"transl|übersetz|tradu[cizç]|tradui|tradur|vertaal|översätt|oversæt|oversett|tłumacz|přelož|fordít|перевед|перекла|"
+    r"翻[译譯訳]|번역|çevir|\bdịch\b|terjemah|μετάφρα|ترجم|अनुवाद|"
+    r"\b(?:\w{3,}(?:ish|ese)|german|french|dutch|greek|italian|russian|ukrainian|norwegian|hungarian|romanian|bulgarian|"
+    r"korean|indonesian|arabic|hindi|hebrew|thai|language|deutsch|français|español|italiano|português|svenska|polski|"
+    r"nederlands|sprache|langue|idioma)\b|русск|[中英日德法俄韩]文|日本語|英語|한국어|영어",
+    re.IGNORECASE,
+)
+"""An instruction that may ask for another language than the file's."""
+_ADDS = re.compile(
+    r"add|insert|prepend|writ|titl|head|greet|salut|letter|start|begin|top|intro|wrap|surround|nest|indent|list|"
+    r"titre|título|überschrift|anrede|füg|ergänz|ajout|añad|agreg|aggiung|adicion|tilføj|lägg|legg|voeg|doda|přid|"
+    r"hozzá|добав|встав|напиш|додай|[添追附]加|加[入上]|추가",
+    re.IGNORECASE,
+)
+"""An instruction that may ask for a line above the file's first one."""
+_SIGNS = re.compile(r"[=;{}\[\]<>`|\\/_]")
 _ITEM = re.compile(r"\s*(?:[-*+•]|\d+[.)])\s")
 
 
@@ -95,13 +114,33 @@ def after_preface(lines: Sequence[str], before: Sequence[str], instruction: str)
     is_comment = lines[0].lstrip().startswith(("#", "//", "--", ";", "%", "/*", "<!--", "'", '"'))
     is_bare = not is_comment and " " in first and is_code(before) and not _CODE.search(first)
     is_end = first.endswith((":", "：")) or is_bare
+    rest = _following(lines)
+    if _is_foreign(first, before, instruction) and _likeness(rest[0], before[0]) > _SAME:
+        return rest
     if not is_end or not _says(_PREFACE, first) or _says(_PREFACE, before[0]) or lines[0] in before:
         return lines
-    rest = _following(lines)
     following = next((line for line in before[1:] if line.strip()), "")
     # Where the rest goes on after the file's first line, this line has taken that one's place.
     is_replaced = not rest[0] or _likeness(rest[0], following) > _likeness(rest[0], before[0])
     return lines if is_replaced else rest
+
+
+def _is_foreign(line: str, before: Sequence[str], instruction: str) -> bool:
+    """Whether a line is in a language that the file is not in, not even in one of its lines, and that was not asked
+    for."""
+    own, line = "\n".join(before), line.strip("*_# ")[:_LONGEST]
+    if _SIGNS.search(line) or _OTHER_LANGUAGE.search(instruction):
+        return False
+    scripts, known = ({*map(script, filter(str.isalpha, text))} for text in (line, own))
+    if not scripts & known:
+        return bool(scripts and known)
+    language = "en" if looks_english(own) else language_of(own)
+    if language is None or any(language_of(other) not in (None, language) for other in before):
+        return False
+    strange = [word for word in spelt(line) if word[0].islower() and not is_english(word)]
+    # One unknown word may be a name, or a word of the trade.
+    is_strange = language == "en" and looks_english(line) is False and len(strange) > 1 and line[-1:] in ".:!?"
+    return is_strange or language_of(line) not in (None, language) or is_other(line, language)
 
 
 def _following(lines: Sequence[str]) -> Sequence[str]:
@@ -155,7 +194,7 @@ def chat(lines: Sequence[str], before: Sequence[str], instruction: str) -> Refus
     first = next((line for line in lines if line.strip()), "")
     is_named = _is_file_name(first) and any(sign in first for sign in ("`", "*", "##"))
     is_new = first.strip() not in known and not is_told(first, instruction)
-    if is_new and _is_talk(_REFUSES, first, before[0]):
+    if is_new and (_is_talk(_REFUSES, first, before[0]) or _is_foreign(first, before, instruction)):
         return Refusal("chat", f"the model answered instead of editing: {first.strip()[:80]!r}")
     asks = lines[-1].rstrip().endswith(("?", "？")) and not before[-1].rstrip().endswith(("?", "？"))
     is_word = _WORD.fullmatch(first[:_LONGEST]) is not None and not _WORD.fullmatch(before[0][:_LONGEST])
@@ -164,7 +203,7 @@ def chat(lines: Sequence[str], before: Sequence[str], instruction: str) -> Refus
     ends = (":", "!", "?", "：", "！", "？", *((".",) if len(lines) == 1 else ()))
     is_sentence = is_program and _SENTENCE.fullmatch(first) is not None
     is_preface = first.rstrip().endswith(ends) and _is_talk(_PREFACE, first, before[0])
-    if is_new and (is_sentence or is_preface or is_named):
+    if is_new and (is_sentence or is_preface or is_named or _announces(first, lines, before, instruction)):
         return Refusal("chat", f"the model put a text of its own around the file: {first.strip()[:80]!r}")
     if is_new and (tag := _TAG.fullmatch(first.strip())) and f"</{tag[1]}>" not in "\n".join(lines):
         return Refusal("chat", f"the model put a tag of its own before the file: {first.strip()[:80]!r}")
@@ -172,9 +211,19 @@ def chat(lines: Sequence[str], before: Sequence[str], instruction: str) -> Refus
         if is_told(note, instruction):
             continue
         is_sentence = is_program and _SENTENCE.fullmatch(note) is not None
-        if is_sentence or _is_talk(_NOTES, note, before[-1]):
+        if is_sentence or _is_talk(_NOTES, note, before[-1]) or _is_foreign(note, before, instruction):
             return Refusal("chat", f"the model put a text of its own around the file: {note.strip()[:80]!r}")
     return None
+
+
+def _announces(first: str, lines: Sequence[str], before: Sequence[str], instruction: str) -> bool:
+    """Whether the first line of an answer ends in a colon and the file's own first line follows, no further in than it
+    was: a line that announces the file, unless the instruction may have asked for it."""
+    if not first.rstrip().rstrip("*_").endswith((":", "：")) or before[0].rstrip().endswith((":", "：")):
+        return False
+    following = _following(lines)[0]
+    is_inside = len(following) - len(following.lstrip()) > len(before[0]) - len(before[0].lstrip())
+    return not is_inside and _likeness(following, before[0]) > _SAME and not _ADDS.search(instruction)
 
 
 def _notes(lines: Sequence[str], before: Sequence[str], known: Set[str]) -> Iterator[str]:

@@ -773,3 +773,149 @@ def test_long_repetitions_are_read_in_linear_time(part: str) -> None:
         for answer in (f"{part * 10_000}\n{source}", f"{source}\n\n{part * 10_000}", f"{part * 10_000}:\n{source}"):
             version(answer, source, "Change it.")
     assert time.process_time() - begun < 5
+
+
+LANGUAGES = {  # a file of each, a line that goes on with it, and what a model says before it, behind it and instead
+    "en": (
+        "The boats sail on the sea.\nNobody knows the way home.\nThe wind is cold.",
+        "It has been raining for a week.",
+        "Here is the corrected text:",
+        "I changed one word.",
+        "I'm sorry, but I cannot do that.",
+    ),
+    "sv": (
+        "Båtarna seglar på havet.\nIngen vet hur man kommer hem.\nVinden är kall och det regnar.",
+        "Det har regnat i en vecka.",
+        "Här är den korrigerade versionen:",
+        "Jag ändrade ett ord.",
+        "Tyvärr kan jag inte göra det.",
+    ),
+    "da": (
+        "Bådene sejler på havet.\nIngen ved, hvordan man kommer hjem.\nVinden er kold, og det regner.",
+        "Det har regnet i en uge.",
+        "Her er den rettede tekst:",
+        "Jeg har rettet et ord.",
+        "Det kan jeg desværre ikke gøre.",
+    ),
+    "de": (
+        "Die Boote fahren auf dem Meer.\nNiemand kennt den Weg nach Hause.\nDer Wind ist kalt.",
+        "Es regnet seit einer Woche.",
+        "Hier ist der verbesserte Text:",
+        "Ich habe ein Wort geändert.",
+        "Das kann ich leider nicht machen.",
+    ),
+    "nl": (
+        "De boten varen op de zee.\nNiemand kent de weg naar huis.\nDe wind is koud en het regent.",
+        "Het heeft een week geregend.",
+        "Hier is de verbeterde tekst:",
+        "Ik heb één woord veranderd.",
+        "Helaas kan ik dat niet doen.",
+    ),
+    "hu": (
+        "A hajók a tengeren vannak.\nSenki nem tudja az utat haza.\nA szél hideg, és esik az eső.",
+        "Már egy hete esik az eső.",
+        "Íme a javított szöveg:",
+        "Megváltoztattam egy szót.",
+        "Sajnálom, de ezt nem tehetem meg.",
+    ),
+    "fi": (
+        "Veneet ovat merellä.\nKukaan ei tiedä tietä kotiin.\nTuuli on kylmä ja sataa.",
+        "On satanut jo viikon, ja se on kylmä.",
+        "Tässä on korjattu teksti:",
+        "Muutin yhden sanan.",
+        "Valitettavasti en voi tehdä sitä.",
+    ),
+    "cs": (
+        "Lodě jsou na moři.\nNikdo neví, jak se dostat domů.\nVítr je studený a prší.",
+        "Už týden prší a je zima.",
+        "Zde je opravený text:",
+        "Změnil jsem jedno slovo.",
+        "Bohužel to nemohu udělat.",
+    ),
+    "ro": (
+        "Bărcile sunt pe mare.\nNimeni nu știe drumul spre casă.\nVântul este rece și plouă.",
+        "Plouă de o săptămână și este frig.",
+        "Iată textul corectat:",
+        "Am schimbat un cuvânt.",
+        "Îmi pare rău, nu pot face asta.",
+    ),
+    "uk": (
+        "Човни пливуть по морю.\nНіхто не знає дороги додому.\nВітер холодний, і йде дощ.",
+        "Дощ іде вже тиждень.",
+        "Ось виправлений текст:",
+        "Я змінив одне слово.",
+        "Вибачте, я не можу цього зробити.",
+    ),
+    "el": (
+        "Τα καράβια είναι στη θάλασσα.\nΚανείς δεν ξέρει τον δρόμο.\nΟ άνεμος είναι κρύος.",
+        "Βρέχει εδώ και μια εβδομάδα.",
+        "Ορίστε το διορθωμένο κείμενο:",
+        "Άλλαξα μία λέξη.",
+        "Λυπάμαι, δεν μπορώ να το κάνω.",
+    ),
+    "he": (
+        "הסירות שטות בים.\nאיש אינו יודע את הדרך הביתה.\nהרוח קרה.",
+        "יורד גשם כבר שבוע.",
+        "הנה הטקסט המתוקן:",
+        "שיניתי מילה אחת.",
+        "מצטער, אני לא יכול.",
+    ),
+    "hi": (
+        "नावें समुद्र में हैं।\nकोई घर का रास्ता नहीं जानता।\nहवा ठंडी है।",
+        "एक हफ्ते से बारिश हो रही है।",
+        "यहाँ सुधारा हुआ पाठ है:",
+        "मैंने एक शब्द बदला।",
+        "माफ़ कीजिए, मैं यह नहीं कर सकता।",
+    ),
+    "th": (
+        "เรือแล่นในทะเล\nไม่มีใครรู้ทางกลับบ้าน\nลมหนาว",
+        "ฝนตกมาหนึ่งสัปดาห์",
+        "นี่คือข้อความที่แก้ไข:",
+        "แก้ไขคำหนึ่งคำ",
+        "ขอโทษ ฉันทำไม่ได้",
+    ),
+}
+
+
+@pytest.mark.parametrize("own", LANGUAGES)
+@pytest.mark.parametrize("other", LANGUAGES)
+def test_talk_in_another_language_is_no_part_of_a_file(own: str, other: str) -> None:
+    """A line that announces the file may be left out, or the answer refused; it is not written."""
+    file, goes_on, *_ = LANGUAGES[own]
+    _, _, before, behind, instead = LANGUAGES[other]
+    meant = f"{file}\n{goes_on}"
+    assert version(meant, file, "Go on.") == meant
+    for gap in ("\n", "\n\n"):
+        got = version(f"{before}{gap}{file}", file, "Mend the text.")
+        assert isinstance(got, Refusal) or got == file, (before, got)
+    if own != other:
+        # Four words do not tell two languages of one script apart, but for English, all of whose words are known.
+        if own == "en" or {own, other} & {"uk", "el", "he", "hi", "th"}:
+            assert isinstance(version(f"{file}\n\n{behind}", file, "Mend the text."), Refusal), behind
+        assert isinstance(version(instead, file, "Mend the text."), Refusal), instead
+        translated = LANGUAGES[other][0]
+        assert version(translated, file, "Translate it, please.") == translated
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [("Dear Sir:", "Write it as a letter."), ("Boats:", "Give it a heading."), ("The sea:", "Add a suitable title.")],
+)
+def test_a_first_line_with_a_colon_may_be_asked_for(first: str, told: str) -> None:
+    file = LANGUAGES["en"][0]
+    assert version(f"{first}\n\n{file}", file, told) == f"{first}\n\n{file}"
+    assert isinstance(version(f"{first}\n\n{file}", file, "Mend the text."), Refusal)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Café Müller, Zürich, Olten.",
+        "Anna Müller and Jürgen Groß have come.",
+        "pip install tokenizers",
+        "See RFC 9110.",
+    ],
+)
+def test_names_and_words_of_the_trade_are_no_other_language(line: str) -> None:
+    file = LANGUAGES["en"][0]
+    assert version(f"{file}\n\n{line}", file, "Go on.") == f"{file}\n\n{line}"
