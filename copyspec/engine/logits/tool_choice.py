@@ -73,27 +73,21 @@ def calling(reply: Reply | None, options: CallOptions) -> Calling:
         raise ValueError(
             f"{reason} constrains the output to a call, and another constraint is given: leave one of both out"
         )
-    allows = options.is_constrained and options.tool_choice not in ("none", False)
-    if options.is_constrained and not allows:
+    if options.is_constrained and options.tool_choice in ("none", False):
         return choice
-    if options.strict is not False:
-        why = why_no_schema(call_schema(wanted, "name", "arguments"), strict=bool(options.strict))
-        if why is None and not can_be_listed(reply.format.calls, wanted):
-            why = "its syntax writes arguments otherwise than as JSON, and no grammar for these is known"
-        if why is None and allows and reply.format.is_harmony:
-            why = "calls and answers of its format begin in channels of their own"
-        if why is None:
-            opening = _opening(reply) if forced and not _may_think(reply) else ""
-            return replace(choice, by_grammar=True, beginning=opening)
-        if options.strict:
-            raise ValueError(f"strict=True, and the tools' schemas cannot constrain the call: {why}")
-        if not allows:
-            logger.info("tool calls are not constrained by the tools' schemas: %s", why)
-    if allows:
+    why = _why_no_grammar(reply, wanted, options)
+    if why is None:
+        opening = _opening(reply) if forced and not _may_think(reply) else ""
+        return replace(choice, by_grammar=True, beginning=opening)
+    if options.strict:
+        raise ValueError(f"strict=True, and the tools' schemas cannot constrain the call: {why}")
+    if options.is_constrained:
         raise ValueError(
             "the whole answer is held to a constraint, and a call cannot be allowed beside it: "
-            f'{why if options.strict is not False else "strict=False"}; leave tools out, or tool_choice="none"'
+            f'{why}; leave tools out, or tool_choice="none"'
         )
+    if options.strict is None:
+        logger.info("tool calls are not constrained by the tools' schemas: %s", why)
     if not forced:
         return choice
     if not (beginning := _beginning(reply, wanted)):
@@ -102,6 +96,18 @@ def calling(reply: Reply | None, options: CallOptions) -> Calling:
             brief(options.tool_choice),
         )
     return replace(choice, beginning=beginning)
+
+
+def _why_no_grammar(reply: Reply, tools: Sequence[Tool], options: CallOptions) -> str | None:
+    """Why no grammar can hold calls to the tools' schemas; None if one can."""
+    if options.strict is False:
+        return "strict=False"
+    why = why_no_schema(call_schema(tools, "name", "arguments"), strict=bool(options.strict))
+    if why is None and not can_be_listed(reply.format.calls, tools):
+        return "its syntax writes arguments otherwise than as JSON, and no grammar for these is known"
+    if why is None and options.is_constrained and reply.format.is_harmony:
+        return "calls and answers of its format begin in channels of their own"
+    return why
 
 
 def begun(encoded: Encoded, calls: Calling, codec: Codec) -> Encoded:
