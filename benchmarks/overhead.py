@@ -2,12 +2,16 @@
 
     python -m benchmarks.overhead
     python -m benchmarks.overhead --beside CHECKOUT     # alternates with the copyspec of another checkout
+    python -m benchmarks.overhead --heads               # in place of that, what draft heads take
 
 From the end of the first pass to the end of the last one, everything counts except `model.forward` and the drafter's
 `propose` and `accept`. With edits, the accepted path often leaves the first chain, so that cache entries are moved;
 with `drafter="none"`, nothing is verified or moved. All rows start at once. Draft sizes follow simulated pass times, so
 that every run makes the same passes. With measured times, a run of 8 rows takes 11 passes or 31, and the work at the
 end of the rows then weighs three times as much per pass in one as in the other.
+
+With `--heads`: CPU time per pass of a recurrent head of SmolLM2's size with random weights, three tokens deep, for one
+row, from the pass's hidden states to the predictions; and the operators that torch is given, which do not vary.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import mean, median
 from time import thread_time
@@ -25,6 +30,8 @@ from typing import Any
 
 SENTENCES = Path(__file__).parent / "data" / "sentences.txt"
 TOKENS = 48
+WALKS = 150
+SIZE, INNER, VOCABULARY = 576, 768, 49_152  # of SmolLM2 and its heads
 MIN_ROWS = 8  # minimum per measurement, since a call of one row with drafts makes only four passes
 
 
@@ -124,6 +131,70 @@ def measure_all(repeats: int) -> dict[str, float]:
     return medians
 
 
+def measure_heads() -> dict[str, float]:
+    """Minima and medians in microseconds, and operators, by size of the vocabulary that is drafted from."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=SIZE, intermediate_size=SIZE, num_hidden_layers=1, num_attention_heads=9, vocab_size=VOCABULARY,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    model, figures = LlamaForCausalLM(config).eval(), dict[str, float]()
+    torch.nn.init.normal_(model.lm_head.weight, std=SIZE**-0.5)
+    for drafted in (8192, VOCABULARY):
+        for temperature in (0.0, 0.8):
+            times, operators = measure_walks(model, drafted, temperature)
+            name = f"{drafted} tokens, {'sampled' if temperature else 'greedy'}"
+            figures |= {f"{name}, min": round(min(times) * 1e6), f"{name}, median": round(median(times) * 1e6)}
+            figures[f"{name}, operators"] = operators
+    return figures
+
+
+def measure_walks(model: Any, drafted: int, temperature: float) -> tuple[list[float], int]:
+    """Seconds of each walk, and the operators of one."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from copyspec.drafters.base import ScoredDraft
+    from copyspec.drafters.predictors.base import RowContext
+    from copyspec.drafters.predictors.head_folder import HeadFile
+    from copyspec.drafters.predictors.head_weights import RecurrentHead
+    from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
+    from copyspec.options import SamplingOptions
+    from copyspec.targets.hooks.states import LAST
+    from copyspec.tree import EMPTY
+
+    class Counted(TorchDispatchMode):
+        calls = 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+            self.calls += 1
+            return function(*arguments, **named or {})
+
+    shapes = {"gate": (INNER, 2 * SIZE), "up": (INNER, 2 * SIZE), "down": (SIZE, INNER)}
+    tensors = {name: torch.randn(shape) * 0.5 * shape[1] ** -0.5 for name, shape in shapes.items()}
+    tensors["norms"] = torch.ones(2, SIZE)
+    vocabulary = None if drafted == VOCABULARY else torch.arange(0, VOCABULARY, VOCABULARY // drafted)
+    heads = DraftHeads(HeadFile(RecurrentHead(tensors, 3), vocabulary, "random"), model)
+    row = HeadsPredictor(heads, RowContext([1], SamplingOptions(temperature, seed=1), 1, VOCABULARY))
+    chances = torch.tensor([14.0, 13.3, 12.8, 12.0])  # logits of four tokens that stand out, so that four are followed
+    times, counted = list[float](), Counted()
+    for number in range(10 + WALKS):
+        tokens = torch.randint(drafted, (4,)) * (VOCABULARY // drafted)
+        states = (chances @ model.lm_head.weight.detach()[tokens])[None]
+        scored, token = ScoredDraft(EMPTY, torch.zeros(1, VOCABULARY), {LAST: states}), int(tokens[0])
+        with counted if number == 9 else nullcontext():
+            started = thread_time()
+            row.observe(scored)
+            row.accept([token])
+            row.run(EMPTY)
+            times.append(thread_time() - started)
+    return times[10:], counted.calls
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.overhead", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -131,11 +202,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--beside", type=Path, help="path of another checkout of copyspec to alternate with")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds; both checkouts run once per round")
+    parser.add_argument("--heads", action="store_true", help="measure draft heads; --repeats does not apply")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
-        print(json.dumps(measure_all(options.repeats)))
+        print(json.dumps(measure_heads() if options.heads else measure_all(options.repeats)))
         return 0
     here = Path(__file__).parent.parent
     checkouts = {"this": here} | ({"beside": options.beside.resolve()} if options.beside else {})
@@ -143,20 +215,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for _ in range(options.rounds):
         for name, checkout in checkouts.items():
             command = [sys.executable, str(Path(__file__).resolve()), "--child", "--repeats", str(options.repeats)]
+            command += ["--heads"] if options.heads else []
             environment = {**os.environ, "PYTHONPATH": str(checkout)}
             done = subprocess.run(command, env=environment, cwd=checkout, capture_output=True, text=True, check=True)
             runs[name].append(json.loads(done.stdout.splitlines()[-1]))
     report = {
-        name: {figure: round(median(run[figure] for run in of_it), 1) for figure in of_it[0]}
+        name: {
+            figure: round((min if "min" in figure else median)(run[figure] for run in of_it), 1) for figure in of_it[0]
+        }
         for name, of_it in runs.items()
     }
     if options.beside:
         report["ratio"] = {
             figure: round(report["this"][figure] / report["beside"][figure], 3) for figure in report["this"]
         }
-    print(f"{'microseconds a pass':24}" + "".join(f"{name:>10}" for name in report))
+    print(f"{'microseconds a pass':32}" + "".join(f"{name:>10}" for name in report))
     for figure in report["this"]:
-        print(f"{figure:24}" + "".join(f"{report[name][figure]:>10}" for name in report))
+        print(f"{figure:32}" + "".join(f"{report[name][figure]:>10}" for name in report))
     if options.json:
         options.json.write_text(json.dumps({"command": "python -m benchmarks.overhead", **report}, indent=1) + "\n")
     return 0

@@ -58,8 +58,8 @@ def noise_of(keys: torch.Tensor, vocab_size: int, *, only: torch.Tensor | None =
     bits = _mix32(_SPREAD * tokens.to(torch.int32) + low)
     bits = _mix32(bits.bitwise_xor_(high)).to(torch.int64).bitwise_and_(_MASK32)
     # Uniform on (0, 1), with the finest steps where noise is largest: -log(-log1p(-u)) grows as u falls to 2**-33.
-    uniform = bits.to(torch.float32).add_(0.5).mul_(2.0**-32).clamp_(max=1 - 2.0**-24)
-    return uniform.neg_().log1p_().neg_().log_().neg_()
+    negated = bits.to(torch.float32).add_(0.5).mul_(-(2.0**-32)).clamp_(min=2.0**-24 - 1)
+    return negated.log1p_().neg_().log_().neg_()
 
 
 def uniform(seed: int, sample: int, position: int, draw: int) -> float:

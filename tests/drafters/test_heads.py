@@ -403,7 +403,7 @@ def test_eagles_published_format(version: int, tmp_path: Path) -> None:
         file.heads.begin(read.read((states[:2], embeddings[:2])))  # in two passes
         nodes = [file.heads.begin(read.read((states[2:], embeddings[2:5])))]
         for token in (5, 6):
-            nodes.append(file.heads.follow(nodes[-1], only, embeddings[None, token : token + 1]))
+            nodes.append(file.heads.follow(nodes[-1], (only, only), embeddings[None, token : token + 1]))
         for node in nodes:
             said = expected(features)[-1]
             torch.testing.assert_close(node.features[0, 0], said, atol=1e-5, rtol=1e-4)
@@ -488,13 +488,13 @@ def test_a_feature_layer_drafts_as_it_was_trained() -> None:
     layer = FeatureLayer(weights, trainer.sizes, DEPTH)
     tokens, states = torch.randint(VOCAB_SIZE, (1, count + 1)), torch.randn(1, count + 1, SIZE)
     features_read = [features for features, _, _ in trainer._predictions(tokens, states)]
-    embeddings = table.detach()[tokens[0]]
+    embeddings, only = table.detach()[tokens[0]], torch.zeros(1, 1, dtype=torch.long)
     for place in range(count):
         nodes = layer.begin(PairRows(12).read((states[0, : place + 1], embeddings[: place + 1])))
         for depth in range(min(DEPTH, count - place)):
             if depth:
                 at = place + depth
-                nodes = layer.follow(nodes, torch.zeros(1, 1, dtype=torch.long), embeddings[None, at : at + 1])
+                nodes = layer.follow(nodes, (only, only), embeddings[None, at : at + 1])
             torch.testing.assert_close(nodes.features[0, 0], features_read[depth][place], atol=1e-5, rtol=1e-4)
 
 

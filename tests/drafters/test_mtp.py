@@ -46,13 +46,13 @@ def test_each_familys_layout(name: str, tmp_path: Path) -> None:
         return next_[-1], inputs[-1]
 
     with torch.inference_mode():
-        read = PairRows(CONTEXT)
+        read, row = PairRows(CONTEXT), torch.zeros(1, 1, dtype=torch.long)
         layer.begin(read.read((states[:3], tokens[:3])))
         root = layer.begin(read.read((states[3:], tokens[3:7])))
         after, inputs = expected(before, tokens[:0])
         torch.testing.assert_close(layer.head_inputs(root.features[0, 0]), inputs, atol=1e-4, rtol=1e-3)
-        children = layer.follow(root, torch.tensor([[0, 0]]), tokens[None, 7:9])
-        leaf = layer.follow(children, torch.tensor([[1]]), tokens[None, 9:10])
+        children = layer.follow(root, (row, torch.tensor([[0, 0]])), tokens[None, 7:9])
+        leaf = layer.follow(children, (row, torch.tensor([[1]])), tokens[None, 9:10])
         two = torch.cat([before, after[None]])
         for child, token in zip(children.features[0], tokens[7:9], strict=True):
             then, inputs = expected(two, token[None])

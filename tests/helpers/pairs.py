@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from copyspec.drafters.predictors.head_pairs import PairMemory, PairMemoryRow, Pairs
+from copyspec.drafters.predictors.head_pairs import KeptPairs, PairMemory, PairMemoryRow
 
 NODES = 32
 
@@ -19,7 +19,7 @@ class PairRows:
         self.rows = [self.memory.row() for _ in range(rows)]
         self.before = [0] * rows
 
-    def read(self, *parts: tuple[torch.Tensor, torch.Tensor], which: Sequence[int] | None = None) -> Pairs:
+    def read(self, *parts: tuple[torch.Tensor, torch.Tensor], which: Sequence[int] | None = None) -> KeptPairs:
         """The next pairs of these rows: states [n, F] and embeddings [n, D] of each."""
         rows = list(which or range(len(parts)))
         lengths = [len(states) for states, _ in parts]
@@ -28,7 +28,7 @@ class PairRows:
             self.before[row] += n
         numbers: list[PairMemoryRow] = [self.rows[row] for row in rows]
         ends, counts = torch.tensor(lengths).cumsum(0), torch.tensor([self.before[row] for row in rows])
-        return Pairs(
+        return KeptPairs(
             torch.cat([states for states, _ in parts]),
             torch.cat([embeddings for _, embeddings in parts]),
             torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(lengths)),

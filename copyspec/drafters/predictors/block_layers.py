@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
 from copyspec.drafters.predictors.feature_layer import LayerSizes, Tensors, rotated, rotation
-from copyspec.drafters.predictors.head_pairs import Pairs
+from copyspec.drafters.predictors.head_pairs import KeptPairs
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class BlockLayers:
         gate, up = linear(self.norm(tensors["after_norm"], hidden), tensors["gate_up"]).chunk(2, -1)
         return hidden + linear(silu(gate) * up, tensors["down"])
 
-    def features(self, pairs: Pairs, mask: torch.Tensor) -> torch.Tensor:
+    def features(self, pairs: KeptPairs, mask: torch.Tensor) -> torch.Tensor:
         """Read pairs, and predict a block behind the last of each row; `mask`: the embedding of the mask token, [1, D].
         Returns the features at the masks, [B, m - 1, D]."""
         states = self.norm(self.tensors["state_norm"], linear(pairs.states, self.tensors["fc"]))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn.functional import linear, rms_norm, silu
 
-from copyspec.drafters.predictors.head_pairs import DraftNodes, Pairs, chosen
+from copyspec.drafters.predictors.head_pairs import DraftNodes, KeptPairs, Where
 from copyspec.targets.hooks.states import LAST
 from copyspec.targets.linears import Forward, few_row_product
 
@@ -135,7 +135,7 @@ class FeatureLayer:
         gate, up = self._times("gate_up", self._norm("after_norm", features)).chunk(2, -1)
         return features + self._times("down", silu(gate) * up)
 
-    def begin(self, pairs: Pairs) -> FeatureNodes:
+    def begin(self, pairs: KeptPairs) -> FeatureNodes:
         """Read pairs; return the nodes behind the last of each row.
 
         In a single layer, keys and values depend on their own pair only, so that just the last pairs need attention.
@@ -147,14 +147,13 @@ class FeatureLayer:
         none = last.keys[:, :, None][:, :, :0]  # no pair is of the draft
         return self._attended(last, _Text(pairs.read(), pairs.visible()[:, None], pairs.counts), (none, none))
 
-    def follow(self, nodes: FeatureNodes, parents: torch.Tensor, embeddings: torch.Tensor) -> FeatureNodes:
-        """The nodes behind `parents` [B, W], which are places among `nodes`, for tokens with these embeddings.
-        [B, W, D]"""
+    def follow(self, nodes: FeatureNodes, parents: Where, embeddings: torch.Tensor) -> FeatureNodes:
+        """The nodes behind some of `nodes`, for tokens with these embeddings. [B, W, D]"""
         text = nodes.text
-        places = (text.counts[:, None] + nodes.keys.shape[2]).expand_as(parents)
-        pairs = self.project(chosen(nodes.features, parents), embeddings, places)
+        places = (text.counts[:, None] + nodes.keys.shape[2]).expand_as(parents[1])
+        pairs = self.project(nodes.features[parents], embeddings, places)
         before = zip((nodes.keys, nodes.values), (pairs.keys, pairs.values), strict=True)
-        keys, values = [torch.cat([chosen(path, parents), own[:, :, None]], 2) for path, own in before]
+        keys, values = [torch.cat([path[parents], own[:, :, None]], 2) for path, own in before]
         return self._attended(pairs, text, (keys, values))
 
     def _attended(self, pairs: Projected, text: _Text, own: tuple[torch.Tensor, torch.Tensor]) -> FeatureNodes:

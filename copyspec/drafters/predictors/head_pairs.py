@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import torch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Where = tuple[torch.Tensor, torch.Tensor]
+"""Places of nodes: rows of the batch, [B, 1], and nodes of each, [B, W]."""
 
 
 class PairMemoryRow:
@@ -52,10 +59,16 @@ class PairMemory:
 
 @dataclass(slots=True)
 class Pairs:
-    """N pairs of B rows, those of each row behind each other. With them, row r of the batch has read `counts[r]`."""
+    """N pairs of B rows, those of each row behind each other."""
 
     states: torch.Tensor  # [N, F]
     embeddings: torch.Tensor  # [N, D], of the tokens
+
+
+@dataclass(slots=True)
+class KeptPairs(Pairs):
+    """Pairs that later ones attend to. With them, row r of the batch has read `counts[r]`."""
+
     rows: torch.Tensor  # [N], of the batch
     places: torch.Tensor  # [N], how many pairs of its row are before each
     first: torch.Tensor  # [B], which pair is the first of each row
@@ -97,11 +110,7 @@ class DraftNodes:
     features: torch.Tensor
 
 
-def sent(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+def sent(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
     """Copy `values` to a device without waiting for what that computes."""
-    return values.to(device, non_blocking=device.type == "cuda")
-
-
-def chosen(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """The entries at `places` [B, W] of each row, [B, n, ...]. [B, W, ...]"""
-    return values[torch.arange(len(places), device=places.device)[:, None], places]
+    there = torch.from_numpy(values)
+    return there if device.type == "cpu" else there.to(device, non_blocking=device.type == "cuda")

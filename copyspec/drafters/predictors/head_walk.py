@@ -16,7 +16,7 @@ import torch
 
 from copyspec.drafters.predictors.base import Path, TokenProbs
 from copyspec.drafters.predictors.block_layers import BlockLayers
-from copyspec.drafters.predictors.head_pairs import PairMemory, PairMemoryRow, Pairs, sent
+from copyspec.drafters.predictors.head_pairs import KeptPairs, PairMemory, PairMemoryRow, Pairs, sent
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads
 from copyspec.options import SamplingOptions
 from copyspec.tree import EMPTY, ROOT, DraftTree
@@ -78,7 +78,11 @@ class HeadWeights:
 
     def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
         """Embeddings of tokens [...], in the dtype of the heads. [..., D]"""
-        return self.embeddings[tokens].to(self.shared)
+        return self.converted(torch.embedding(self.embeddings, tokens))
+
+    def converted(self, values: torch.Tensor) -> torch.Tensor:
+        """`values` in the dtype of the heads."""
+        return values if values.dtype == self.shared.dtype else values.to(self.shared)
 
 
 Predictions = dict[Path, TokenProbs]
@@ -107,35 +111,41 @@ def ride(
 def _walked(weights: HeadWeights, batch: _Batch, levels: int) -> tuple[torch.Tensor, list[int]]:
     """The table of a walk, [B, n], and the nodes of each of its levels."""
     heads = weights.heads
-    parts: list[torch.Tensor] = []
-    widths: list[int] = []
     if isinstance(heads, (ParallelHeads, BlockLayers)):
         if isinstance(heads, ParallelHeads):
             logits = heads.logits(batch.pairs.states, weights.product)
         else:
             mask = weights.embedded(torch.full((1,), heads.mask, device=weights.embeddings.device))
             logits = weights.product(heads.head_inputs(heads.features(batch.pairs, mask)))
-        for level in range(heads.depth):
-            best, probs = batch.likeliest(logits[:, level : level + 1], level)
-            zero = torch.zeros_like(best[..., 0])
-            parts.append(_row(zero, zero, best, probs))
-            widths.append(1)
-    else:
-        marks = parents = tokens = torch.zeros_like(batch.pairs.counts)[:, None]
-        chances: torch.Tensor = torch.ones_like(parents, dtype=torch.float32)
-        nodes: Any = heads.begin(batch.pairs)
-        for level in range(levels):
-            if level:
-                nodes = heads.follow(nodes, parents, weights.embedded(tokens))
-            best, probs = batch.likeliest(weights.product(heads.head_inputs(nodes.features)), level)
-            parts.append(_row(marks, tokens, best, probs))
-            widths.append(marks.shape[1])
-            if level + 1 < levels:
-                marks, tokens, chances = _next(chances, best, probs, batch.drafted[level])
-                if not marks.shape[1]:
-                    break
-                parents = marks.clamp(min=0)
-    return torch.cat(parts, 1), widths
+        best, probs = batch.likeliest(logits, slice(levels))
+        above = batch.roots[..., None].expand(-1, levels, 2)
+        return _table([torch.cat([above, best], -1).flatten(1)], [probs.flatten(1)]), [1] * levels
+    numbers: list[torch.Tensor] = []
+    likely: list[torch.Tensor] = []
+    widths: list[int] = []
+    marks = tokens = batch.roots
+    chances: torch.Tensor | None = None
+    nodes: Any = heads.begin(batch.pairs)
+    for level in range(levels):
+        if level:
+            nodes = heads.follow(nodes, (batch.rows, marks), weights.embedded(tokens))
+        logits = weights.product(heads.head_inputs(nodes.features))
+        best, probs = batch.likeliest(logits, slice(level, level + 1))
+        best = best.flatten(1)
+        numbers += marks, tokens, best
+        likely.append(probs.flatten(1))
+        widths.append(marks.shape[1])
+        if level + 1 < levels:
+            marks, tokens, chances = _next(chances, best, probs, batch.drafted[level])
+            if not marks.shape[1]:
+                break
+    return _table(numbers, likely), widths
+
+
+def _table(numbers: Sequence[torch.Tensor], probs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """What the host reads of each row: of each level the parents of its nodes, -1 for padding, their tokens, and what
+    may follow each; then the probabilities of these. In float32, which holds all integers up to 2**24. [B, n]"""
+    return torch.cat([torch.cat(numbers, 1).float(), *probs], 1)
 
 
 def waits_for_nobody(values: torch.Tensor) -> bool:
@@ -143,60 +153,55 @@ def waits_for_nobody(values: torch.Tensor) -> bool:
     return values.is_cpu
 
 
-def _row(marks: torch.Tensor, tokens: torch.Tensor, best: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
-    """One level of the table: of each node its parent, -1 for padding, its token, and what follows. [B, W (2 + 2 K)]
-
-    In float32, which holds all integers up to 2**24."""
-    return torch.cat([marks[..., None], tokens[..., None], best, probs], -1).flatten(1)
-
-
 def _next(
-    chances: torch.Tensor, best: torch.Tensor, probs: torch.Tensor, drafted: torch.Tensor
+    chances: torch.Tensor | None, best: torch.Tensor, probs: torch.Tensor, drafted: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The nodes of the next level: those drafted already, and the likeliest others. For each its parent, or -1 for
-    padding, its token, and the chance of its path, 0 where that is not to be followed. [B, W] each
+    padding, and its token, [B, W] each, and the chance of its path, 0 where that is not to be followed, [B, W, 1].
 
-    `chances`: of the nodes of this level, [B, W]; `best`, `probs`: what may follow them, [B, W, K]; `drafted`: parents
-    and tokens, [2, B, F]."""
-    joint = (chances[..., None] * probs).flatten(1)
+    `chances`: of the nodes of this level, [B, W, 1]; None: they are roots; `best`, `probs`: what may follow them,
+    [B, W K] and [B, W, K]; `drafted`: parents and tokens, [2, B, F]."""
+    joint = (probs if chances is None else chances * probs).flatten(1)
     values, places = joint.topk(min(BEAM, joint.shape[1]))
-    values = torch.threshold(values, MIN_BEAM_PROB, 0.0)
-    marks, tokens = places // best.shape[2], best.flatten(1).gather(1, places)
-    has_drafted = drafted.shape[2] > 0
-    if has_drafted:
+    marks, tokens = places // probs.shape[2], best.gather(1, places)
+    if drafted is not None:
         same = ((marks[:, :, None] == drafted[0, :, None]) & (tokens[:, :, None] == drafted[1, :, None])).float()
         known = (values[:, :, None] * same).sum(1)
         values = values * (1.0 - same.sum(2))
     is_cheap = waits_for_nobody(values)
     if is_cheap:
-        if has_drafted:
+        if drafted is not None:
             values, places = values.sort(1, descending=True)
             marks, tokens = marks.gather(1, places), tokens.gather(1, places)
-        width = int(torch.count_nonzero(values if len(values) == 1 else values.amax(0)))
+        width = max([sum([value > MIN_BEAM_PROB for value in row]) for row in values.tolist()])
         if width < values.shape[1]:
             values, marks, tokens = values[:, :width], marks[:, :width], tokens[:, :width]
-    if len(values) > 1 or not is_cheap:
+    if values.shape[0] > 1 or not is_cheap:
+        values = torch.threshold(values, MIN_BEAM_PROB, 0.0)
         marks = marks.masked_fill(values == 0, -1)
-    if not has_drafted:
-        return marks, tokens, values
-    return torch.cat([drafted[0], marks], 1), torch.cat([drafted[1], tokens], 1), torch.cat([known, values], 1)
+    if drafted is not None:
+        marks, tokens = torch.cat([drafted[0], marks], 1), torch.cat([drafted[1], tokens], 1)
+        values = torch.cat([known, values], 1)
+    return marks, tokens, values[..., None]
 
 
 def _read(table: Sequence[Sequence[float]], widths: Sequence[int]) -> list[Predictions]:
-    size = len(table[0]) // sum(widths)
-    middle, of_rows = size // 2 + 1, list[Predictions]()
+    nodes, of_rows = sum(widths), list[Predictions]()
+    count = len(table[0]) // nodes // 2 - 1
     for row in table:
-        nodes = iter([row[at : at + size] for at in range(0, len(row), size)])
+        numbers, chances = iter(map(int, row[: nodes * (2 + count)])), iter(row[nodes * (2 + count) :])
         predictions, level = Predictions(), list[Path | None]([()])
         for depth, width in enumerate(widths):
+            marks, tokens = list(islice(numbers, width)), list(islice(numbers, width))
             above, level = level, []
-            for mark, token, *rest in islice(nodes, width):
-                parent = above[int(mark)] if mark >= 0 else None
-                path = None if parent is None else (*parent, int(token)) if depth else ()
+            for mark, token in zip(marks, tokens, strict=True):
+                parent = above[mark] if mark >= 0 else None
+                path = None if parent is None else (*parent, token) if depth else ()
                 level.append(path)
+                pairs = zip(islice(numbers, count), islice(chances, count), strict=True)
+                likely = [pair for pair in pairs if pair[1] > 0]
                 if path is not None:
-                    pairs = zip(rest[: middle - 2], rest[middle - 2 :], strict=True)
-                    predictions[path] = [(int(next_), chance) for next_, chance in pairs if chance > 0]
+                    predictions[path] = likely
         of_rows.append(predictions)
     return of_rows
 
@@ -209,25 +214,34 @@ def _keys(row: Asked, count: int) -> npt.NDArray[np.int64]:
     return position_keys(sampling.seed, sampling.sample, range(row.position, row.position + count))
 
 
-def _drafted(trees: Sequence[DraftTree], levels: int, most: int) -> list[list[list[list[int]]]]:
-    """The nodes of trees, at most so many of a row and level: place of the parent in the level above, and token, or -1
-    for padding. [2][B][F] for each level after the first."""
-    by_level: list[list[list[list[int]]]] = [[[[] for _ in trees] for _ in range(2)] for _ in range(levels)]
+def _drafted(trees: Sequence[DraftTree], levels: int, most: int) -> list[list[int]]:
+    """The nodes of trees, at most so many of a row and level: place of the parent in the level above, or -1 for
+    padding, and token. [2 B F] for each level after the first."""
+    by_level: list[list[list[tuple[int, int]]]] = [[[] for _ in trees] for _ in range(1, levels)]
     for row, tree in enumerate(trees):
         places = {ROOT: (0, 0)}
         for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
             depth, above = places.get(parent, (levels, 0))
-            if depth + 1 < levels and len(by_level[depth + 1][0][row]) < most:
-                parents, tokens = by_level[depth + 1]
-                places[node] = depth + 1, len(parents[row])
-                parents[row].append(above)
-                tokens[row].append(token)
-    for level in by_level:
-        width = max(map(len, level[0]))
-        for part in level:
-            for of_row in part:
-                of_row += [-1] * (width - len(of_row))
-    return by_level[1:]
+            if depth + 1 < levels and len(by_level[depth][row]) < most:
+                places[node] = depth + 1, len(by_level[depth][row])
+                by_level[depth][row].append((above, token))
+    widths = [max(map(len, level)) for level in by_level]
+    padded = [[row + [(-1, 0)] * (n - len(row)) for row in level] for level, n in zip(by_level, widths, strict=True)]
+    return [[node[part] for part in range(2) for row in level for node in row] for level in padded]
+
+
+def _in_memory(asked: Sequence[Asked], lengths: Sequence[int]) -> list[list[int]]:
+    """The tensors of `KeptPairs`."""
+    ends = list(accumulate(lengths))
+    counts = [row.before + length for row, length in zip(asked, lengths, strict=True)]
+    return [
+        [row for row, length in enumerate(lengths) for _ in range(length)],
+        [place for row, count in zip(asked, counts, strict=True) for place in range(row.before, count)],
+        [end - length for end, length in zip(ends, lengths, strict=True)],
+        [end - 1 for end in ends],
+        counts,
+        [0 if row.memory is None else row.memory.number for row in asked],
+    ]
 
 
 _Node = tuple[int, int, int, int]
@@ -280,65 +294,68 @@ class _Batch:
             nodes = _nodes_of(trees, [row.start for row in asked])
             lengths = [1 + max(tree.depths(), default=0) if memory.ring else 1 for tree in trees]
             trees = [EMPTY] * len(trees)
-        counts = [row.before + length for row, length in zip(asked, lengths, strict=True)]
-        ends = list(accumulate(lengths))
-        numbers = [0 if row.memory is None else row.memory.number for row in asked]
         drafted = _drafted(trees, levels, BEAM if memory.ring else MANY)
         samples = [not row.sampling.is_greedy for row in asked]
         # Lists, because most are short: an array takes as long to make as all of them.
-        parts: list[list[int]] = [
+        parts: list[Sequence[int]] = [
             [offset + place for offset, piece in zip(offsets, pieces, strict=False) for place in piece.places],
             [token for piece in pieces for token in piece.tokens],
-            [row for row, length in enumerate(lengths) for _ in range(length)],
-            [place for row, count in zip(asked, counts, strict=True) for place in range(row.before, count)],
-            [end - length for end, length in zip(ends, lengths, strict=True)],
-            [end - 1 for end in ends],
-            counts,
-            numbers,
-            [row.before for row in asked],
+            [0] * len(asked),
+            range(len(asked)),
             [number for node in zip(*nodes, strict=True) for number in node],
-            *[[number for part in level for row in part for number in row] for level in drafted],
+            *drafted,
+            *(_in_memory(asked, lengths) if memory.ring else ()),
         ]
-        packed = sent(torch.tensor([number for part in parts for number in part], device="cpu"), device)
-        places, tokens, rows, at, first, last, read, in_memory, earlier, along_trees, *of_levels = torch.split(
-            packed, list(map(len, parts))
-        )
-        self.drafted = [level.view(2, len(asked), -1) for level in of_levels]
-        """The nodes drafted already, level by level: parents, or -1 for padding, and tokens, [2, B, F]."""
+        packed = sent(np.array([number for part in parts for number in part]), device)
+        places, tokens, roots, own, along_trees, *others = torch.split(packed, list(map(len, parts)))
+        self.roots, self.rows = roots.view(-1, 1), own.view(-1, 1)
+        """The parents and tokens of the roots: none, and the number of each row in the batch. [B, 1] each"""
+        self.drafted = [
+            part.view(2, len(asked), -1) if level else None for part, level in zip(others, drafted, strict=False)
+        ]
+        """The nodes drafted already, level by level: parents, or -1 for padding, and tokens, [2, B, F]; None: none."""
+        kept = others[len(drafted) :]
         later = 0  # tokens that a pass may add before the first that is drafted
         if picks is not None:
             on_device, deepest = along_trees.view(4, -1), max([depth for _, depth, _, _ in nodes])
             along, accepted = _accepted(picks, tokens, on_device, len(asked), deepest)
             later = 1 + deepest
-            last_at = earlier + accepted
-            at = torch.minimum(at, last_at[rows]) if memory.ring else last_at  # padded with the last pair
-            node = along[rows, at - earlier[rows]]
-            places, tokens, read = places[node], picks[on_device[2, node]], last_at + 1
+            node = along.gather(1, accepted[:, None])[:, 0]
+            if kept:
+                rows, at, first, *_ = kept
+                earlier = at[first]
+                kept[1] = at = torch.minimum(at, (earlier + accepted)[rows])  # padded with the last pair
+                kept[4], node = earlier + accepted + 1, along[rows, at - earlier[rows]]
+            places, tokens = places[node], picks[on_device[2, node]]
         layers = zip(*[piece.states for piece in pieces], strict=True)
-        states = [torch.cat(layer)[places] if len(layer) > 1 else layer[0][places] for layer in layers]
-        joined = torch.cat(states, -1) if len(states) > 1 else states[0]
-        self.pairs = Pairs(
-            joined.to(weights.shared), weights.embedded(tokens), rows, at, first, last, read, in_memory, memory,
-            lengths, min(max(counts), memory.ring), numbers, sum([BEAM + len(level[0][0]) for level in drafted]),
-        )  # fmt: skip
+        states = [torch.cat(layer)[places] if len(layer) > 1 else layer[0].index_select(0, places) for layer in layers]
+        read = weights.converted(torch.cat(states, -1) if len(states) > 1 else states[0]), weights.embedded(tokens)
+        self.pairs: Any = Pairs(*read)
+        """`KeptPairs` for heads that attend to earlier ones."""
+        if kept:
+            used = max([row.before + length for row, length in zip(asked, lengths, strict=True)])
+            numbers = [row.memory.number for row in asked if row.memory is not None]
+            most = BEAM + sum([BEAM + len(level) // (2 * len(asked)) for level in drafted])
+            self.pairs = KeptPairs(*read, *kept, memory, lengths, min(used, memory.ring), numbers, most)
         self._noise: tuple[torch.Tensor, torch.Tensor] | None = None
-        """Keys of the rows' noise, [2, B, levels]; whether each row samples, and its temperature, [2, B, 1]."""
+        """Of the rows' draws, 0 where a row does not sample, [B, levels, V'], and their temperatures, [B, 1, 1]."""
         if any(samples):
-            keys = sent(torch.from_numpy(np.stack([_keys(row, later + levels) for row in asked], 1)), device)
+            keys = sent(np.stack([_keys(row, later + levels) for row in asked], 1), device)
             if later:
                 at = 1 + accepted[:, None] + torch.arange(levels, device=device)
                 keys = keys.gather(2, at.expand(2, -1, -1))
-            heats = torch.tensor([samples, [row.sampling.temperature or 1.0 for row in asked]], device="cpu")
-            self._noise = keys, sent(heats[..., None], device)
+            noise = noise_of(keys.flatten(1), weights.vocab_size, only=weights.vocabulary)
+            heats = np.array([samples, [row.sampling.temperature or 1.0 for row in asked]], np.float32)
+            sampled, heats_there = sent(heats[..., None, None], device)
+            self._noise = noise.view(len(asked), levels, -1).mul_(sampled), heats_there
 
-    def likeliest(self, logits: torch.Tensor, level: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The most likely tokens after nodes of this level, [B, W, V'], and their probabilities. [B, W, K] each
+    def likeliest(self, logits: torch.Tensor, levels: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """The most likely tokens after nodes of these levels, [B, W, V'], and their probabilities. [B, W, K] each
 
         Where a row samples, the noise of the target's own draws is added, so that both tend to the same token."""
-        scores, vocabulary = logits.float(), self._weights.vocabulary
+        scores, vocabulary = logits, self._weights.vocabulary
         if self._noise is not None:
-            keys, (sampled, heats) = self._noise
-            noise = noise_of(keys[:, :, level], self._weights.vocab_size, only=vocabulary) * sampled
-            scores = scores / heats[:, None] + noise[:, None]
-        probs, best = scores.softmax(-1).topk(min(TOP_K, scores.shape[-1]))
+            noise, heats = self._noise
+            scores = logits / heats + noise[:, levels]
+        probs, best = scores.softmax(-1, dtype=torch.float32).topk(min(TOP_K, scores.shape[-1]))
         return best if vocabulary is None else vocabulary[best], probs

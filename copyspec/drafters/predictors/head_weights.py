@@ -17,7 +17,7 @@ from torch.nn.functional import linear, rms_norm, silu
 
 from copyspec.drafters.predictors.block_layers import BlockLayers
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, Tensors
-from copyspec.drafters.predictors.head_pairs import DraftNodes, Pairs, chosen
+from copyspec.drafters.predictors.head_pairs import DraftNodes, Pairs, Where
 from copyspec.drafters.predictors.mtp_layer import MtpLayer
 from copyspec.targets.hooks.states import LAST
 from copyspec.targets.linears import Forward, few_row_product
@@ -78,6 +78,12 @@ class RecurrentHead:
     products: Mapping[str, Forward] = field(default_factory=dict)  # fast multiplications by these tensors
     context, output = 0, None
 
+    def __post_init__(self) -> None:
+        if "gate" in self.tensors:  # one product, norms included, in place of two and two norms
+            tensors = dict(self.tensors)
+            gate_up = torch.cat([tensors.pop("gate"), tensors.pop("up")]) * tensors.pop("norms").flatten()
+            self.tensors = tensors | {"gate_up": gate_up}
+
     def reads(self, layers: int) -> tuple[int, ...]:
         """See `MtpLayer.reads`."""
         return (LAST, *self.layers)
@@ -85,7 +91,7 @@ class RecurrentHead:
     def moved(self, like: torch.Tensor) -> RecurrentHead:
         """Return the head on the device and in the dtype of `like`."""
         tensors = {name: tensor.to(like).contiguous() for name, tensor in self.tensors.items()}
-        products = {name: few_row_product(tensor) for name, tensor in tensors.items() if name != "norms"}
+        products = {name: few_row_product(tensor) for name, tensor in tensors.items()}
         return RecurrentHead(tensors, self.depth, self.layers, products)
 
     def entered(self, states: torch.Tensor) -> torch.Tensor:
@@ -102,19 +108,17 @@ class RecurrentHead:
 
     def step(self, states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
         """Return the states after these tokens. [..., D] each"""
-        tensors, size = self.tensors, states.shape[-1:]
-        before, token = tensors["norms"][0], tensors["norms"][1]
-        inputs = torch.cat([rms_norm(states, size, before, EPSILON), rms_norm(embeddings, size, token, EPSILON)], -1)
-        return states + self._times("down", silu(self._times("gate", inputs)) * self._times("up", inputs))
+        normed = rms_norm(torch.stack([states, embeddings], -2), states.shape[-1:], None, EPSILON)
+        gate, up = self._times("gate_up", normed.flatten(-2)).chunk(2, -1)
+        return states + self._times("down", silu(gate) * up)
 
     def begin(self, pairs: Pairs) -> DraftNodes:
         """The nodes behind one pair of each row."""
         return DraftNodes(self.step(self.entered(pairs.states), pairs.embeddings)[:, None])
 
-    def follow(self, nodes: DraftNodes, parents: torch.Tensor, embeddings: torch.Tensor) -> DraftNodes:
-        """The nodes behind `parents` [B, W], which are places among `nodes`, for tokens with these embeddings.
-        [B, W, D]"""
-        return DraftNodes(self.step(chosen(nodes.features, parents), embeddings))
+    def follow(self, nodes: DraftNodes, parents: Where, embeddings: torch.Tensor) -> DraftNodes:
+        """The nodes behind some of `nodes`, for tokens with these embeddings. [B, W, D]"""
+        return DraftNodes(self.step(nodes.features[parents], embeddings))
 
     def head_inputs(self, features: torch.Tensor) -> torch.Tensor:
         """Return the inputs of the output weights. [..., D]"""

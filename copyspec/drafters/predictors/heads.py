@@ -51,6 +51,8 @@ class DraftHeads(Learned):
         """`name`: under which what is learned of them is kept in the user's cache; None: it is not."""
         super().__init__(MTP_ACCURACY if isinstance(file.heads, MtpLayer) else PRIOR_ACCURACY)
         self._file, self._model = file, model
+        self.layers = file.heads.reads(len(decoder_layers(model)))
+        """Layers of the target whose inputs the heads read; LAST: the last hidden states."""
         self._kept: LearnedFile | None = None
         if name is not None:
             output, config = weights_of(model)[0], model.config
@@ -100,11 +102,6 @@ class DraftHeads(Learned):
     def context(self) -> int:
         """Number of earlier pairs of a state and a token attended to."""
         return self._file.heads.context
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """Layers of the target whose inputs the heads read; LAST: the last hidden states."""
-        return self._file.heads.reads(len(decoder_layers(self._model)))
 
     @property
     def predicts_at_once(self) -> bool:

@@ -12,12 +12,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import Cache
 
 from copyspec.drafters.predictors.feature_layer import FEATURE_DEPTH
-from copyspec.drafters.predictors.head_pairs import DraftNodes, Pairs, chosen, sent
+from copyspec.drafters.predictors.head_pairs import DraftNodes, KeptPairs, Where, sent
 from copyspec.targets.hooks.states import LAST
 from copyspec.targets.linears import FastLinears
 
@@ -121,7 +122,7 @@ class MtpLayer(nn.Module):
         features: torch.Tensor = output[0] if isinstance(output, tuple) else output
         return features if parts.undone is not None else parts.norm(features)
 
-    def begin(self, pairs: Pairs) -> MtpNodes:
+    def begin(self, pairs: KeptPairs) -> MtpNodes:
         """Read pairs; return the nodes behind the last of each row.
 
         In a single layer, keys and values depend on their own pair only, so that just the last pairs need attention.
@@ -130,7 +131,7 @@ class MtpLayer(nn.Module):
         firsts = accumulate(pairs.lengths, initial=0)
         beyond = [first + place for first, n in zip(firsts, pairs.lengths, strict=False) for place in range(n - TAIL)]
         for at in range(0, len(beyond), CHUNK):
-            part = sent(torch.tensor(beyond[at : at + CHUNK], device="cpu"), states.device)
+            part = sent(np.array(beyond[at : at + CHUNK]), states.device)
             cache = _Filling(pairs, part)
             self(states[None, part], pairs.embeddings[None, part], pairs.places[None, part], None, cache)
         taken = pairs.last[:, None] + torch.arange(1 - size, 1, device=states.device)
@@ -140,22 +141,21 @@ class MtpLayer(nn.Module):
         features = self(states[taken], pairs.embeddings[taken], pairs.places[taken], mask, drafting)
         return MtpNodes(features[:, -1:], text[:, :, :0], text, pairs.counts, drafting)
 
-    def follow(self, nodes: MtpNodes, parents: torch.Tensor, embeddings: torch.Tensor) -> MtpNodes:
-        """The nodes behind `parents` [B, W], which are places among `nodes`, for tokens with these embeddings.
-        [B, W, D]"""
-        rows, width = parents.shape
-        own = torch.eye(width, dtype=torch.bool, device=parents.device).expand(rows, -1, -1)
-        along = torch.cat([chosen(nodes.along, parents), own], -1)
+    def follow(self, nodes: MtpNodes, parents: Where, embeddings: torch.Tensor) -> MtpNodes:
+        """The nodes behind some of `nodes`, for tokens with these embeddings. [B, W, D]"""
+        rows, width = parents[1].shape
+        own = torch.eye(width, dtype=torch.bool, device=embeddings.device).expand(rows, -1, -1)
+        along = torch.cat([nodes.along[parents], own], -1)
         mask = _additive(torch.cat([nodes.text.expand(rows, width, -1), along], -1), embeddings)
         places = nodes.places[:, None].expand(rows, width)
-        features = self(chosen(nodes.features, parents), embeddings, places, mask, nodes.cache)
+        features = self(nodes.features[parents], embeddings, places, mask, nodes.cache)
         return MtpNodes(features, along, nodes.text, nodes.places + 1, nodes.cache)
 
 
 class _Filling(Cache):
     """Keeps keys and values of pairs whose features nobody needs: they attend to one of them."""
 
-    def __init__(self, pairs: Pairs, which: torch.Tensor) -> None:
+    def __init__(self, pairs: KeptPairs, which: torch.Tensor) -> None:
         super().__init__(layers=[])
         self._pairs, self._which = pairs, which
 
@@ -173,7 +173,7 @@ class _Filling(Cache):
 class _Drafting(Cache):
     """Keys and values of rows in a layer: those of pairs, then those of drafted nodes, level by level."""
 
-    def __init__(self, pairs: Pairs, taken: torch.Tensor) -> None:
+    def __init__(self, pairs: KeptPairs, taken: torch.Tensor) -> None:
         super().__init__(layers=[])
         self._pairs, self._taken = pairs, taken
         self._space: list[torch.Tensor] = []  # [B, S, H, d] each
