@@ -107,7 +107,10 @@ class StaticOptions:
     fuse: bool = True  # run what is between the products of Llama-like layers in few kernels (not with `compile`)
     graphs: bool | None = None  # capture programs and replay them; None: on CUDA devices
     compile: bool = False  # compile the program with torch.compile: minutes for the first passes, then fewer kernels
-    exact: bool = False  # one shape for all passes: half-precision outputs equal those of plain decoding in exact mode
+    exact: bool = False
+    """One shape for all passes: half-precision outputs equal those of plain decoding in exact mode. Of models with
+    recurrent states, in float32 on a CPU: each token has the bits that it has alone, in passes of any shape."""
+
     new_graph: Callable[[], CapturedGraph] | None = None  # creates graphs; lets tests capture on a CPU
     compiler: str = "inductor"  # torch.compile's backend
 

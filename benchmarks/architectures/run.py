@@ -200,6 +200,11 @@ def markdown(findings: Sequence[Finding]) -> str:
         ]
         if names:
             lines.append(f"| {_MEANING[outcome]}: **{len(names)}** | {', '.join(names)} |")
+    lines += [
+        "",
+        "What of a model with recurrent states has the bits of plain decoding, and what is within 1e-5, by family:",
+        "[states bit for bit](concepts.md#states-bit-for-bit).",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -5,6 +5,7 @@ over the tokens of all.
 
 from __future__ import annotations
 
+import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -18,10 +19,11 @@ import torch
 from copyspec.common.lockless import cached_property
 from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
 from copyspec.targets.hooks.attention import ROWS, masked_attention, takes_masks, without_cudnn_attention
+from copyspec.targets.hooks.batch_invariant import BatchInvariant
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.hooks.recurrence import State, special_layers
-from copyspec.targets.hooks.row_attention import NotByRow, RowAttention, attending, attends_by_interface
+from copyspec.targets.hooks.row_attention import NotByRow, RowAttention, TokenAttention, attending, attends_by_interface
 from copyspec.targets.hooks.states import HiddenStates, RowStates, hidden_states
 from copyspec.targets.limits import encoder_length
 from copyspec.targets.linears import FastLinears
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from copyspec.targets.base import Session
     from copyspec.targets.prefixes import Layers, Prefix
 
+logger = logging.getLogger(__name__)
+
 PREFILL_CHUNK = 2048
 """Maximum tokens of a pass that reads prompts: enough to keep any device busy, few enough to bound activations and
 masks."""
@@ -51,6 +55,9 @@ a time."""
 JOINT_LIMIT = 1 << 20
 """Maximum of tokens times slots of a pass over several rows whose attention sees the slots of all: the rows of a larger
 one are parted."""
+
+EXACT_TOKENS = 128
+"""Tokens of a pass in which each has the bits that it has alone: as many as the compiled linear layers multiply."""
 
 _UNCHANGED: AbstractContextManager[Any] = nullcontext()
 
@@ -74,6 +81,8 @@ class WrappedModel(ABC):
         )
         """Whether attention in a pass over several rows is computed row by row; False once a layer turned out not to
         call it as this needs."""
+        self.is_exact = False
+        """Whether passes in float32 on a CPU give each token the bits that it has in a pass of one (exact mode)."""
         self.encoder_length = encoder_length(model.config)
         capacity = getattr(model.config, "expert_capacity", sys.maxsize)
         self.most_nodes = capacity - 1
@@ -144,12 +153,13 @@ class TreeSession(ABC):
         self._ahead = 0
         self._rows: list[RowCache] = []
         self._chains_only = not target.supports_trees
+        self._is_exact = isinstance(target, CausalTarget) and target.is_exact and target.may_be_exact
         self.prefill_chunk = PREFILL_CHUNK
         self._states: RecurrentStates | None = None
         if target.layer_parts:
             add_layers(self._cache, target.layer_parts)
         if target.is_recurrent:
-            self._states = RecurrentStates(self._model, self._cache)
+            self._states = RecurrentStates(self._model, self._cache, is_exact=self._is_exact)
             self.prefill_chunk = sys.maxsize  # what follows a state is read token by token
         self._uncached: Rows | None = None  # of the last `score`, until `keep` commits them
         self._recorded: HiddenStates | None = None  # of the running pass, if they were asked for
@@ -162,7 +172,7 @@ class TreeSession(ABC):
 
     @property
     def most_nodes(self) -> int:
-        most = self._target.most_nodes
+        most = min(self._target.most_nodes, EXACT_TOKENS - 1) if self._is_exact else self._target.most_nodes
         return most if self._states is None else min(most, self._states.most_nodes)
 
     @property
@@ -178,13 +188,14 @@ class TreeSession(ABC):
         with inference_mode(True):
             count = sum(map(len, uncached)) + sum(sizes)
             is_large = count > self.prefill_chunk or count * (count + sum(starts)) > MASK_LIMIT
-            if is_large and max(map(len, uncached)) > 1 and not self._fit(uncached, trees):
+            is_large = is_large and max(map(len, uncached)) > 1 and not self._fit(uncached, trees)
+            if self._is_exact or is_large:
                 self._read([ids[:-1] for ids in uncached], starts)
                 starts = [start + len(ids) - 1 for start, ids in zip(starts, uncached, strict=True)]
                 uncached = [ids[-1:] for ids in uncached]
             if self._chains_only:
                 logits = self._continue(0, [*uncached[0], *only_chain(trees[0])], starts[0], sizes[0])
-            elif sizes == [1]:
+            elif sizes == [1] and not self._is_exact:
                 logits = self._continue(0, uncached[0], starts[0], 1)
             else:
                 logits = self._pass(lay_out(starts, uncached, trees, self._facts), trees, range(len(trees)))
@@ -288,13 +299,16 @@ class TreeSession(ABC):
         """Score the roots and nodes of the rows in these places, [N, V]."""
         facts, rows = self._facts, [self._rows[place] for place in places]
         joint = 0 if self._target.attends_by_row else work.first[-1] * sum(work.ends())
-        if len(rows) > 1 and (work.first[-1] > self._target.most_tokens or joint > JOINT_LIMIT):
+        most = EXACT_TOKENS if self._is_exact else self._target.most_tokens
+        if len(rows) > 1 and (work.first[-1] > most or joint > JOINT_LIMIT):
             half = len(rows) // 2
             return torch.cat([self._part(work, trees, places, part) for part in (range(half), range(half, len(rows)))])
         packed = torch.from_numpy(work.packed).to(facts.device, non_blocking=facts.non_blocking)
         tokens, positions = packed.unsqueeze(1)
         states = _UNCHANGED if self._states is None else self._states.during(places, work, trees)
         with states:
+            if self._is_exact:
+                return self._by_row(work, rows, tokens, positions)
             if len(rows) > 1 and self._target.attends_by_row:
                 try:
                     return self._by_row(work, rows, tokens, positions)
@@ -329,12 +343,14 @@ class TreeSession(ABC):
         self, work: Pass, rows: Sequence[RowCache], tokens: torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:
         facts = self._facts
-        attention = RowAttention(self._model, work, rows, facts)
-        self._cache.work, self._cache.rows, self._cache.is_plain, self._cache.attention = work, rows, False, attention
+        attention = (TokenAttention if self._is_exact else RowAttention)(self._model, work, rows, facts)
+        self._cache.work, self._cache.rows, self._cache.is_plain = work, rows, False
+        self._cache.attention = None if self._is_exact else attention
         with (
             self._attending(ROWS),
             attending(attention),
             _UNCHANGED if facts.positions == "argument" else self._positioned(work, positions),
+            BatchInvariant() if self._is_exact else _UNCHANGED,
         ):
             logits = self._call(tokens, positions, attention.markers())
         attention.end()
@@ -377,16 +393,21 @@ class TreeSession(ABC):
         return sum(sizes) <= self.prefill_chunk and mask <= MASK_LIMIT
 
     def _read(self, uncached: Rows, starts: Sequence[int]) -> None:
-        """Cache these tokens: those of a row in pieces, and of several rows together as far as they fit into a pass."""
+        """Cache these tokens: those of a row in pieces, and of several rows together as far as they fit into a pass. In
+        exact mode, those of a prompt in one piece, and others one by one."""
         empty = [EMPTY] * len(uncached)
-        if len(uncached) > 1 and all(map(len, uncached)) and self._fit(uncached, empty):
+        if not self._is_exact and len(uncached) > 1 and all(map(len, uncached)) and self._fit(uncached, empty):
             self._pass(lay_out(starts, uncached, empty, self._facts), empty, range(len(empty)))
             for place in range(len(uncached)) if self._states is not None else ():
                 self._states.keep(place, ROOT)  # type: ignore[union-attr]
             return
-        for place, ids in enumerate(uncached):
-            for begin in range(0, len(ids), self.prefill_chunk):
-                self._continue(place, ids[begin : begin + self.prefill_chunk], starts[place] + begin, 1)
+        for place, (ids, start) in enumerate(zip(uncached, starts, strict=True)):
+            head = self._states.of_prompt(place, start, len(ids)) if self._is_exact else len(ids)  # type: ignore[union-attr]
+            for begin in [*range(0, head, self.prefill_chunk), *range(head, len(ids))]:
+                if begin < head:
+                    self._continue(place, ids[begin : min(begin + self.prefill_chunk, head)], start + begin, 1)
+                else:
+                    self._pass(lay_out([start + begin], [[ids[begin]]], [EMPTY], self._facts), [EMPTY], [place])
                 if self._states is not None:
                     self._states.keep(place, ROOT)
 
@@ -396,12 +417,43 @@ class CausalTarget(WrappedModel):
 
     supports_drafts = keeps_states = True
     is_encoder_decoder = False
+    _was_tried = False
+
+    @property
+    def may_be_exact(self) -> bool:
+        """Whether exact mode may compute each token as if it were alone: of a recurrent model in float32 on a CPU."""
+        facts = self.facts
+        return self.is_recurrent and facts.device.type == "cpu" and facts.zero.dtype == torch.float32
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         facts = self.facts
+        if self.is_exact and not self._was_tried and self.may_be_exact:
+            self._was_tried = True
+            self._try_exact()
         if self.supports_trees:
             return CausalSession(self, facts, prompts, new_tokens)
         return RowSessions(lambda prompt, more: CausalSession(self, facts, [prompt], more), prompts, new_tokens)
+
+    @in_inference_mode
+    def _try_exact(self) -> None:
+        """Leave exact mode if the nodes of a tree have other bits than the same tokens one by one."""
+        tokens = [token % self.vocab_size for token in range(1, 8)]
+        tree = DraftTree(tokens[3:], [ROOT, 0, ROOT, 2], [0.5] * 4, [None] * 4)
+        together, alone = (CausalSession(self, self.facts, [tokens[:3], tokens[:2]][:rows]) for rows in (2, 1))
+        reason = "its tokens have other bits in a tree"
+        try:
+            scores = together.score([tokens[:3], tokens[:2]], [tree, EMPTY])[0][[0, 3, 4]]
+            together.keep([[2, 3], []])
+            for ids, expected in zip((tokens[:3], tokens[5:6], tokens[6:]), scores, strict=True):
+                self.is_exact &= torch.equal(alone.score([ids], [EMPTY])[0][0], expected)
+                alone.keep([[]])
+        except (NotByRow, TypeError, RuntimeError) as error:  # of a layer that is called otherwise than others
+            self.is_exact, reason = False, str(error)
+        if self.is_exact:
+            pairs = zip(together.states(0), alone.states(0), strict=True)
+            self.is_exact = all([state[key].equal(other[key]) for state, other in pairs for key in state])
+        if not self.is_exact:
+            logger.warning("%s has no exact mode: %s", type(self.model).__name__, reason)
 
     def start(self, prompt: Sequence[int]) -> list[int]:
         return list(prompt)
@@ -413,7 +465,7 @@ class CausalSession(TreeSession):
     @property
     def keeps_prefixes(self) -> bool:  # type: ignore[override]
         """See `TreeSession`."""
-        if self._states is not None and not self._states.reads_pieces:
+        if self._is_exact or (self._states is not None and not self._states.reads_pieces):
             return False
         return not any([part.indexes for part in self._target.layer_parts])
 

@@ -73,6 +73,9 @@ def _shaped(target: Wrapped, static: StaticOptions | None) -> Target:
     """Wrap the target so that its passes have static shapes, if the options ask for it."""
     options = static or StaticOptions()
     options.verify()
+    if options.exact and isinstance(target, CausalTarget) and target.may_be_exact:
+        target.is_exact = True
+        return target
     wanted = options.use == "always" or (options.use == "auto" and target.facts.device.type == "cuda")
     if not wanted and static is not None and (options.exact or options.compile or options.graphs):
         logger.warning('%s has no effect on %s without use="always"', options, target.facts.device)

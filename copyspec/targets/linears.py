@@ -239,15 +239,35 @@ def few_row_product(weight: torch.Tensor) -> Forward:
 
 
 def _fits(module: nn.Linear) -> bool:
-    weight = module.weight
-    if not _is_plain(weight) or not OWN.issubset(parameters_of(module)):  # quantised, or pruned, for example
+    if not OWN.issubset(parameters_of(module)):  # quantised, or pruned, for example
         return False
-    if weight.device.type != "cpu" or weight.layout != torch.strided or weight.numel() < MIN_WEIGHTS:
+    return module.weight.numel() >= MIN_WEIGHTS and _multiplies(module.weight, module.bias)
+
+
+def _multiplies(weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    """Whether the module can multiply by these numbers in place."""
+    if not _is_plain(weight) or weight.device.type != "cpu" or weight.layout != torch.strided:
         return False
     if not weight.is_contiguous() or weight.dtype != torch.float32 or not instructions():
         return False
-    bias_fits = module.bias is None or (module.bias.dtype == weight.dtype and module.bias.is_contiguous())
+    bias_fits = bias is None or (bias.dtype == weight.dtype and bias.is_contiguous())
     return bias_fits and weight.shape[0] >= _PANEL and weight.shape[1] % _WHOLE == 0
+
+
+def product_by_row(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """The products of each row of `input`, [..., D], with `weight`, [V, D], whose bits do not depend on the other rows:
+    by the module, as far as it multiplies in place, else by PyTorch, row by row."""
+    rows, parts, whole = input.reshape(-1, input.shape[-1]), list[torch.Tensor](), 0
+    if rows.dtype == torch.float32 and _multiplies(weight, bias):
+        arrays = _arrays(weight, bias)
+        whole = len(arrays[0])
+        parts.append(_product(rows, arrays, weight[:whole], bias))
+    if whole < len(weight):
+        rest = weight[whole:], None if bias is None else bias[whole:]
+        # PyTorch's sums depend on where a row starts in memory, too.
+        parts.append(torch.cat([linear(rows[row : row + 1].clone(), *rest) for row in range(len(rows))]))
+    output = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+    return output.view(*input.shape[:-1], len(weight))
 
 
 def _is_half(module: nn.Linear) -> bool:

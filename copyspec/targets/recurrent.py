@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from torch import nn
 from transformers.cache_utils import LinearAttentionLayer
 
 from copyspec.targets.detours import detour, original
+from copyspec.targets.hooks.batch_invariant import BatchInvariant
 from copyspec.targets.hooks.paths import TOGETHER, Paths
 from copyspec.targets.hooks.recurrence import LayerParts, State, limits_prompts, mixers, read_state, write_state
 from copyspec.targets.hooks.tree_mixers import TreeRun, of_tokens, takes_trees
@@ -145,22 +146,23 @@ class _Drafts:
         """Whether the first uncached token of a row is of its prompt: some mixers read single ones in another way."""
         return self.work.starts[place] < self.prompts[place]
 
-    def levels(self) -> Sequence[list[tuple[int, int]]]:
-        """The nodes of all trees by depth, as (place of the row, node)."""
+    def levels(self, *, is_exact: bool) -> Sequence[list[tuple[int, int]]]:
+        """The nodes of all trees by depth, as (place of the row, node). `is_exact`: one by one."""
         levels: list[list[tuple[int, int]]] = []
         for place, tree in enumerate(self.trees):
             for node, depth in enumerate(tree.depths()):
                 if len(levels) < depth:
                     levels.append([])
                 levels[depth - 1].append((place, node))
-        return levels
+        return [[node] for level in levels for node in level] if is_exact else levels
 
 
 class RecurrentStates:
     """The states of a session's rows, and of the nodes of the last pass."""
 
-    def __init__(self, model: PreTrainedModel, cache: PassCache) -> None:
-        self._model, self._mixers, self._cache = model, mixers(model), cache
+    def __init__(self, model: PreTrainedModel, cache: PassCache, *, is_exact: bool = False) -> None:
+        """`is_exact`: let each token behind a state have the bits that it has in a pass of one token."""
+        self._model, self._mixers, self._cache, self._is_exact = model, mixers(model), cache, is_exact
         self._rows: list[dict[int, State]] = []  # by mixer
         self._prompts: list[int] = []  # their lengths
         self._take_trees = [takes_trees(mixer) for _, mixer in self._mixers]
@@ -186,6 +188,10 @@ class RecurrentStates:
                 detours.enter_context(detour(mixer, "forward", stepped))
             yield
 
+    def of_prompt(self, row: int, start: int, count: int) -> int:
+        """How many of so many tokens after `start` cached ones stand before the last one of the row's prompt."""
+        return max(0, min(count, self._prompts[row] - 1 - start))
+
     def of(self, row: int) -> list[State]:
         """The states of a row, by mixer."""
         return [self._rows[row][number] for number in range(len(self._mixers))]
@@ -197,8 +203,10 @@ class RecurrentStates:
     def keep(self, row: int, node: int) -> None:
         """Make the states after this node of the last pass (ROOT: after the uncached tokens) the row's."""
         nodes, self._nodes[row] = self._nodes[row], {}
-        for number, after in nodes.items():
-            self._rows[row] = {**self._rows[row], number: {key: value.clone() for key, value in after(node).items()}}
+        with BatchInvariant() if self._is_exact else nullcontext():  # some states are computed only now
+            for number, after in nodes.items():
+                state = {key: value.clone() for key, value in after(node).items()}
+                self._rows[row] = {**self._rows[row], number: state}
 
     def go_back(self, before: Sequence[int], wanted: Sequence[int]) -> list[int]:
         """The lengths to which rows of `before` tokens can be cut, at most the wanted ones: a state cannot go back, so
@@ -263,7 +271,7 @@ class RecurrentStates:
                 number in self._rows[row] and len(drafts.read(place)) <= TOGETHER
                 for place, row in enumerate(drafts.rows)
             ]
-            at_once = self._take_trees[number] and any(map(len, drafts.trees))
+            at_once = self._take_trees[number] and (any(map(len, drafts.trees)) or (self._is_exact and any(joins)))
             for rows in self._alike(number):
                 if at_once and joins[rows[0]]:
                     continue
@@ -285,10 +293,10 @@ class RecurrentStates:
                     of_row[0] if of_row else self._rows[row][number]
                     for row, of_row in zip(drafts.rows, nodes, strict=True)
                 ]
-                taken = TreeRun(paths)
+                taken = TreeRun(paths, is_exact=self._is_exact)
                 run([[place] for place in paths.places], before, taken.forward(mixer))
             else:
-                for level in drafts.levels():
+                for level in drafts.levels(is_exact=self._is_exact):
                     parents = [nodes[row][1 + drafts.trees[row].parents[node]] for row, node in level]
                     after = run([[drafts.read(row).stop + node] for row, node in level], parents)
                     for (row, node), state in zip(level, after, strict=True):
@@ -307,6 +315,8 @@ class RecurrentStates:
         """The rows of the pass, as places in it, that read their uncached tokens in one call: as many, from states or
         from none, of prompts or of outputs."""
         drafts, groups = self._drafts, dict[tuple[int, bool, bool], list[int]]()
+        if self._is_exact:
+            return [[place] for place in range(len(drafts.rows))]
         for place, row in enumerate(drafts.rows):
             alike = len(drafts.read(place)), number in self._rows[row], drafts.is_prompt(place)
             groups.setdefault(alike, []).append(place)

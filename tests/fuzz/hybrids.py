@@ -3,6 +3,7 @@
     python -m tests.fuzz.hybrids --calls 500                    # all families; takes minutes
     python -m tests.fuzz.hybrids --only qwen3_next --calls 500
     python -m tests.fuzz.hybrids --static                       # passes of static shapes, recorded and replayed
+    python -m tests.fuzz.hybrids --exact                        # exact mode
 
 Each family is a tiny model with random weights. A call has 1, 3 or 8 prompts of different lengths, each with two
 references that are right, wrong or sometimes right, so that drafts branch; rows leave a batch at different times, and
@@ -181,11 +182,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--calls", type=int, default=40, help="per family (default: 40)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--static", action="store_true", help="passes of static shapes, as on a GPU")
+    parser.add_argument("--exact", action="store_true", help="exact mode, in which a token has the bits it has alone")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     static = copyspec.StaticOptions(use="always", new_graph=CpuGraph) if options.static else None
+    static = copyspec.StaticOptions(exact=True) if options.exact else static
     differ = 0
     for family in options.only:
         counts = examine(family, options.calls, options.seed, static)

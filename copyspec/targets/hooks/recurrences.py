@@ -10,6 +10,7 @@ kept for the level above alone.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -89,47 +90,55 @@ def mamba2(
     return mixed.to(hidden_states.dtype), memory
 
 
-def mamba(
-    mixer: nn.Module,
-    own: Callable[..., torch.Tensor],
-    paths: Paths,
-    state: torch.Tensor,
-    hidden_states: torch.Tensor,
-    dt: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None = None,
-    z: torch.Tensor | None = None,
-    **named: Any,
-) -> tuple[torch.Tensor, After]:
-    """`state`: [B, D, N]; `hidden_states`, `dt`, `z`: [T, D]; `B`, `C`: [T, N]."""
+def stepped(
+    mixer: nn.Module, own: Callable[..., Any], paths: Paths, *args: Any, **named: Any
+) -> tuple[torch.Tensor | tuple[torch.Tensor, torch.Tensor], After]:
+    """transformers' own function for one token, level by level: any of those in `RULES`, with its arguments."""
+    given = inspect.signature(own).bind(*args, **named).arguments
+    given |= given.pop("kwargs", {})
+    name = "state" if "state" in given else "initial_state"
+    before: torch.Tensor = given.pop(name)
+    limit = getattr(mixer, "time_step_limit", None)
+    if limit is not None and paths.is_prompt is not None:  # see `mamba2`
+        bias = given.pop("dt_bias", None)
+        steps = given["dt"] if bias is None else given["dt"] + bias
+        steps = nn.functional.softplus(steps) if given.pop("dt_softplus", False) else steps
+        given["dt"] = torch.where(paths.is_prompt.view(-1, *[1] * (steps.dim() - 1)), steps.clamp(*limit), steps)
+    if "A" in given and given["A"].dim() == 3:
+        given["A"] = given["A"][:, :1, :1]  # the same in all of a head
+    of_tokens = {key: given.pop(key) for key in _OF_TOKENS & given.keys() if given[key] is not None}
 
-    def step(states: torch.Tensor, tokens: Any) -> torch.Tensor:
-        """Update the states before some tokens in place."""
-        gate = None if z is None else z[tokens]
-        return own(states, hidden_states[tokens], dt[tokens], A, B[tokens], C[tokens], D, z=gate, **named)
+    def step(states: torch.Tensor, tokens: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """The outputs of some tokens, and the states after them. `states`: before them, which may be written to."""
+        here = {key: value[tokens] for key, value in of_tokens.items()}
+        result = own(**here, **given, **{name: states})
+        return result if isinstance(result, tuple) else (result, states)
 
     def after(token: int) -> torch.Tensor:
-        last = state[paths.rows[token]].unsqueeze(0).clone()
+        last = before[paths.rows[token]].unsqueeze(0).clone()
         for ancestor in paths.to(token):
-            step(last, [ancestor])
+            last = step(last, [ancestor])[1]
         return last[0]
 
-    states, mixed = state, torch.empty_like(hidden_states)
-    for tokens, before in paths.levels:
-        states = states[before]
-        mixed[tokens] = step(states, tokens)
-    return mixed, after
+    states, parts, order = before, list[torch.Tensor](), list[torch.Tensor]()
+    for tokens, places in paths.levels:
+        mixed, states = step(states[places], tokens)
+        parts.append(mixed)
+        order.append(tokens)
+    outputs = torch.cat(parts)[torch.cat(order).argsort()]
+    return (outputs if name == "state" else (outputs, before)), after
 
 
 RULES: Mapping[str, Rule] = {
     "torch_recurrent_gated_delta_rule": delta_rule,
     "recurrent_kimi_delta_attention": delta_rule,
     "mamba2_selective_state_update": mamba2,
-    "mamba_selective_state_update": mamba,
+    "mamba_selective_state_update": stepped,
 }
 """By the name of transformers' function for one token."""
+
+_OF_TOKENS = frozenset({"query", "key", "value", "g", "beta", "hidden_states", "dt", "B", "C", "z"})
+"""The arguments of these functions that have a number for each token, [T, ...]."""
 
 STEPPED = frozenset({"mamba_selective_state_update"})
 """Those that take tokens level by level."""

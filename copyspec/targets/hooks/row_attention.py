@@ -16,6 +16,7 @@ from functools import cache
 from threading import local
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -23,6 +24,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from copyspec.targets.hooks.attention import ROWS, masked_implementation, own_implementation
+from copyspec.targets.hooks.recurrence import STATE_KINDS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -46,6 +48,7 @@ class RowAttention:
         self._written: dict[int, tuple[int, torch.Tensor, torch.Tensor]] = {}
         """By the id of keys: the number of their layer, the keys and the values."""
         self._attended: set[int] = set()  # ids of these keys
+        self._by_kind: dict[str, list[tuple[slice | torch.Tensor, torch.Tensor | None]]] = {}
 
     def wrote(self, number: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Record that a layer was given back these keys and values, [1, H, T, D], after its rows' buffers were
@@ -56,16 +59,24 @@ class RowAttention:
         """What the model gets in place of masks: the number of a kind of layer, [1, 1, T, 1]."""
         kinds, tokens = self._facts.kinds, self._work.first[-1]
         markers = {
-            kind: torch.full((1, 1, 1, 1), number, device="cpu").expand(1, 1, tokens, 1)
+            kind: None
+            if kind in STATE_KINDS
+            else torch.full((1, 1, 1, 1), number, device="cpu").expand(1, 1, tokens, 1)
             for number, kind in enumerate(kinds)
         }
         return markers if len(markers) > 1 else markers[kinds[0]]
 
     def masks(self, marker: torch.Tensor | None) -> list[torch.Tensor | None]:
         """The additive mask of each row for a layer with this marker, [1, 1, n, L]; None: it sees all."""
+        return self._work.masks(self._kind(marker), self._facts)
+
+    def _kind(self, marker: torch.Tensor | None) -> str:
         if marker is None or marker.dtype != torch.long:
             raise NotByRow("a layer changes its mask")
-        return self._work.masks(self._facts.kinds[int(marker[0, 0, 0, 0])], self._facts)
+        return self._facts.kinds[int(marker[0, 0, 0, 0])]
+
+    def _name(self, module: nn.Module) -> str:
+        return self._names.get(id(module.config), self._facts.attention or "sdpa")
 
     def end(self) -> None:
         """Raise NotByRow if a layer of the pass that has ended did not attend in this way."""
@@ -89,7 +100,7 @@ class RowAttention:
             raise NotByRow("a layer attends to other numbers than the cache has returned, or adds a bias of its own")
         self._attended.add(id(key))
         work, facts = self._work, self._facts
-        name = self._names.get(id(module.config), facts.attention or "sdpa")
+        name = self._name(module)
         call, masks, parts = _function(module, name), self.masks(attention_mask), list[torch.Tensor]()
         # Without a mask, several tokens of a new row see those before them.
         is_causal = name != "eager" and facts.window is None and facts.chunk is None
@@ -101,6 +112,49 @@ class RowAttention:
             own = None if mask is None or (is_causal and not start and scored == 1) else mask.to(query.device)
             parts.append(call(module, query[:, :, first:last], keys, values, own, **named)[0])
         return torch.cat(parts, dim=1), None
+
+
+class TokenAttention(RowAttention):
+    """How the layers of a pass attend in which each token has the bits that it has alone: by a call of its own, to the
+    slots of its path in the order of positions. The cache returns the keys of all rows."""
+
+    def end(self) -> None:
+        """Nothing is known of what layers make of these keys."""
+
+    def attend(
+        self,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        **named: Any,
+    ) -> tuple[torch.Tensor, None]:
+        """As that of `RowAttention`, with keys and values of the slots of all rows, [1, H, K, D]."""
+        call, parts = _function(module, self._name(module)), list[torch.Tensor]()
+        for token, (slots, mask) in enumerate(self._slots(self._kind(attention_mask))):
+            own = [tensor[:, :, slots] for tensor in (key, value)]
+            parts.append(call(module, query[:, :, token : token + 1], *own, mask, **named)[0])
+        return torch.cat(parts, dim=1), None
+
+    def _slots(self, kind: str) -> Sequence[tuple[slice | torch.Tensor, torch.Tensor | None]]:
+        """For each token of the pass, the slots of its path and a mask of them in layers of this kind; None: it sees
+        all."""
+        if kind not in self._by_kind:
+            work, offset = self._work, 0
+            self._by_kind[kind] = tokens = []
+            for row, end in enumerate(work.ends()):
+                visible, seen = work.visible[row], work.seen(row, kind, self._facts)
+                for token in range(work.first[row + 1] - work.first[row]):
+                    path = np.arange(end) if visible is None else np.flatnonzero(visible[token])
+                    last, mask = int(path[-1]) + 1, None
+                    if seen is not None and not seen[token, path].all():
+                        mask = self._facts.additive(torch.from_numpy(seen[token, path][None, None, None]))
+                    is_whole = len(path) == last
+                    slots = slice(offset, offset + last) if is_whole else torch.from_numpy(offset + path)
+                    tokens.append((slots, mask))
+                offset += end
+        return self._by_kind[kind]
 
 
 _running = local()

@@ -20,7 +20,7 @@ from transformers.activations import ACT2FN
 from copyspec.targets.detours import original
 from copyspec.targets.hooks.paths import Paths
 from copyspec.targets.hooks.recurrence import State
-from copyspec.targets.hooks.recurrences import RULES, STEPPED, After, Memory, Rule, TokenWrites
+from copyspec.targets.hooks.recurrences import RULES, STEPPED, After, Memory, Rule, TokenWrites, stepped
 
 _CONVOLUTION, _UPDATE = "causal_conv1d_update", "update_recurrent_state"
 CONV, RECURRENT = ("conv_states", 0), ("recurrent_states", 0)
@@ -61,8 +61,9 @@ def of_tokens(tokens: int, change: Callable[[torch.Tensor], torch.Tensor], value
 class TreeRun:
     """One run of a mixer over the tokens of a pass, from the states of their rows."""
 
-    def __init__(self, paths: Paths) -> None:
-        self._paths = paths
+    def __init__(self, paths: Paths, *, is_exact: bool = False) -> None:
+        """`is_exact`: give each token the bits that it has in a run of one token."""
+        self._paths, self._is_exact = paths, is_exact
         self._inputs: torch.Tensor  # of the convolution: those of the rows' states, and of the tokens; [B * W + T, D]
         self._window: torch.Tensor  # the rows' states, [B, D, W]
         self._recurs = False
@@ -86,7 +87,8 @@ class TreeRun:
         raw = _unwrapped(type(mixer).forward)
         names: dict[str, Any] = {**raw.__globals__, _CONVOLUTION: self._convolve}
         for name in RULES.keys() & raw.__code__.co_names:
-            names[name], self._recurs = partial(self._recur, RULES[name], mixer, names[name]), True
+            rule = stepped if self._is_exact else RULES[name]
+            names[name], self._recurs = partial(self._recur, rule, mixer, names[name]), True
         forward = FunctionType(raw.__code__, names, raw.__name__, raw.__defaults__, raw.__closure__)
         forward.__kwdefaults__ = raw.__kwdefaults__
         return forward.__get__(mixer)

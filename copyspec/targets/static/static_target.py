@@ -240,8 +240,8 @@ class StaticTarget:
         """Why passes of this model cannot be static with these options; None if no reason is known."""
         options = self.options
         if self.is_recurrent and (options.exact or options.compile):
-            mode = "exact mode" if options.exact else "torch.compile"
-            return f"{type(self.model).__name__} keeps recurrent states, of which {mode} knows nothing"
+            mode = "exact mode in float32 on a CPU alone" if options.exact else "no torch.compile"
+            return f"{type(self.model).__name__} keeps recurrent states, of which there is {mode}"
         return refusal(self.inner)
 
     def _failure(self, attention: Literal["masks", "tree"]) -> str | None:
