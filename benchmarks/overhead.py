@@ -142,7 +142,7 @@ def measure_heads() -> dict[str, float]:
         hidden_size=SIZE, intermediate_size=SIZE, num_hidden_layers=1, num_attention_heads=9, vocab_size=VOCABULARY,
         tie_word_embeddings=True,
     )  # fmt: skip
-    model, figures = LlamaForCausalLM(config).eval(), dict[str, float]()
+    model, figures = LlamaForCausalLM(config).eval(), dict[str, float]()  # type: ignore[no-untyped-call]
     torch.nn.init.normal_(model.lm_head.weight, std=SIZE**-0.5)
     for drafted in (8192, VOCABULARY):
         for temperature in (0.0, 0.8):
@@ -167,7 +167,7 @@ def measure_walks(model: Any, drafted: int, temperature: float) -> tuple[list[fl
     from copyspec.targets.hooks.states import LAST
     from copyspec.tree import EMPTY
 
-    class Counted(TorchDispatchMode):
+    class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         calls = 0
 
         def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
@@ -181,7 +181,7 @@ def measure_walks(model: Any, drafted: int, temperature: float) -> tuple[list[fl
     heads = DraftHeads(HeadFile(RecurrentHead(tensors, 3), vocabulary, "random"), model)
     row = HeadsPredictor(heads, RowContext([1], SamplingOptions(temperature, seed=1), 1, VOCABULARY))
     chances = torch.tensor([14.0, 13.3, 12.8, 12.0])  # logits of four tokens that stand out, so that four are followed
-    times, counted = list[float](), Counted()
+    times, counted = list[float](), Counted()  # type: ignore[no-untyped-call]
     for number in range(10 + WALKS):
         tokens = torch.randint(drafted, (4,)) * (VOCABULARY // drafted)
         states = (chances @ model.lm_head.weight.detach()[tokens])[None]

@@ -142,7 +142,7 @@ def _walked(weights: HeadWeights, batch: _Batch, levels: int) -> tuple[torch.Ten
     return _table(numbers, likely), widths
 
 
-def _table(numbers: Sequence[torch.Tensor], probs: Sequence[torch.Tensor]) -> torch.Tensor:
+def _table(numbers: list[torch.Tensor], probs: Sequence[torch.Tensor]) -> torch.Tensor:
     """What the host reads of each row: of each level the parents of its nodes, -1 for padding, their tokens, and what
     may follow each; then the probabilities of these. In float32, which holds all integers up to 2**24. [B, n]"""
     return torch.cat([torch.cat(numbers, 1).float(), *probs], 1)
@@ -314,7 +314,7 @@ class _Batch:
             part.view(2, len(asked), -1) if level else None for part, level in zip(others, drafted, strict=False)
         ]
         """The nodes drafted already, level by level: parents, or -1 for padding, and tokens, [2, B, F]; None: none."""
-        kept = others[len(drafted) :]
+        kept = others[len(drafted) :]  # of `_in_memory`
         later = 0  # tokens that a pass may add before the first that is drafted
         if picks is not None:
             on_device, deepest = along_trees.view(4, -1), max([depth for _, depth, _, _ in nodes])
@@ -323,7 +323,7 @@ class _Batch:
             node = along.gather(1, accepted[:, None])[:, 0]
             if kept:
                 rows, at, first, *_ = kept
-                earlier = at[first]
+                earlier = at[first]  # how many pairs of each row are before these
                 kept[1] = at = torch.minimum(at, (earlier + accepted)[rows])  # padded with the last pair
                 kept[4], node = earlier + accepted + 1, along[rows, at - earlier[rows]]
             places, tokens = places[node], picks[on_device[2, node]]
@@ -336,7 +336,10 @@ class _Batch:
             used = max([row.before + length for row, length in zip(asked, lengths, strict=True)])
             numbers = [row.memory.number for row in asked if row.memory is not None]
             most = BEAM + sum([BEAM + len(level) // (2 * len(asked)) for level in drafted])
-            self.pairs = KeptPairs(*read, *kept, memory, lengths, min(used, memory.ring), numbers, most)
+            rows, at, first, last, counts, places = kept
+            self.pairs = KeptPairs(
+                *read, rows, at, first, last, counts, places, memory, lengths, min(used, memory.ring), numbers, most
+            )
         self._noise: tuple[torch.Tensor, torch.Tensor] | None = None
         """Of the rows' draws, 0 where a row does not sample, [B, levels, V'], and their temperatures, [B, 1, 1]."""
         if any(samples):
