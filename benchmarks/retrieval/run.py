@@ -46,8 +46,6 @@ from copyspec.retrievers import (
     FaissRetriever,
     Retriever,
 )
-from copyspec.retrievers.files import MANIFEST
-from copyspec.retrievers.speculative.retriever import PREFETCH
 from kit import places
 from kit.reporting import command_line, read_rows, surroundings, write_json
 
@@ -159,7 +157,7 @@ def _index(kind: str, texts: list[str], options: argparse.Namespace) -> Retrieve
     if kind == "bm25":
         return BM25Retriever(texts)
     hnsw = FaissOptions("hnsw", neighbours=options.links, ef_construction=options.building, ef_search=options.ef)
-    if options.index and (Path(options.index) / MANIFEST).is_file():
+    if options.index and Path(options.index).is_dir():
         kept = FaissRetriever.load(options.index, encode)
         if list(kept.texts) == texts and cast(FaissIndex, kept.index).options == hnsw:
             return kept
@@ -174,11 +172,11 @@ def _recall(base: FaissRetriever, queries: Sequence[str]) -> dict[str, float]:
     exact = ExactIndex(base.index.dimension)
     exact.add(base.index.vectors(range(len(base))))
     distinct = list(dict.fromkeys(queries))
-    truths = exact.search([base.query_vector(query) for query in distinct], PREFETCH)
-    results = base.search_batch(distinct, PREFETCH)
+    truths = exact.search([base.query_vector(query) for query in distinct], ON.prefetch)
+    results = base.search_batch(distinct, ON.prefetch)
     pairs = [([hit.id for hit in hits], ids.tolist()) for hits, (ids, _) in zip(results, truths, strict=True)]
     return {
-        f"of {k}": mean(len({*own[:k]} & {*best[:k]}) / len(best[:k]) for own, best in pairs) for k in (1, PREFETCH)
+        f"of {k}": mean(len({*own[:k]} & {*best[:k]}) / len(best[:k]) for own, best in pairs) for k in (1, ON.prefetch)
     }
 
 
