@@ -101,7 +101,8 @@ def measured() -> str:
             *head,
             *rows,
             "",
-            f"{where}; torch {versions['torch']}, transformers {versions['transformers']}; {first['date']}.",
+            f"{where}; torch {versions['torch']}, transformers {versions['transformers']}; {first['date']} (bundled "
+            "texts).",
             "Wall times of the same prompts in one process, medians of repeats. `generate` and prompt lookup are",
             "transformers' own, plain is copyspec without drafts. Commands:",
             *(f"{command}" + ("," if command != commands[-1] else ".") for command in commands),
