@@ -101,7 +101,8 @@ def measured() -> str:
             *head,
             *rows,
             "",
-            f"{where}; torch {versions['torch']}, transformers {versions['transformers']}; {first['date']}.",
+            f"{where}; torch {versions['torch']}, transformers {versions['transformers']}; {first['date']} (bundled "
+            "texts).",
             "Wall times of the same prompts in one process, medians of repeats. `generate` and prompt lookup are",
             "transformers' own, plain is copyspec without drafts. Commands:",
             *(f"{command}" + ("," if command != commands[-1] else ".") for command in commands),
@@ -165,7 +166,9 @@ def _file_rows(report: dict[str, Any]) -> list[str]:
     for kind, methods in report["inputs"].items():
         own = methods["copied"]
         over = {name: methods[name]["cpu_seconds"] / own["cpu_seconds"] for name in ("plain", "hf") if name in methods}
-        equal = "yes" if not own["differing"] else f"{methods['texts'] - own['differing']} of {methods['texts']}"
+        texts, beside = methods["texts"], methods.get("hf", own)["differing"]
+        equal = "yes" if not own["differing"] else f"{texts - own['differing']} of {texts}"
+        equal += f"; `generate` {texts - beside} of {texts}" if beside != own["differing"] else ""
         cells = [_precision(report), "", *_speedups(over.get("hf"), None, over["plain"]), equal]
         rows.append(f"| {model}, file: {kind} | {' | '.join(cells)} |")
     return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from time import perf_counter, sleep
+from time import perf_counter, sleep, thread_time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,21 +12,37 @@ from numpy.typing import NDArray
 from copyspec.retrievers import Hit, Retriever, Shortlist, shortlist_of, words
 
 DIMENSION = 768  # of the vectors
+WINDOW = 100  # words, as DPR's passages of Wikipedia
+
+
+def windows(texts: Sequence[str], count: int) -> list[str]:
+    """Return `count` passages of `WINDOW` words, cut at even distances from the texts in a row."""
+    cut = " ".join(texts).split()
+    starts = np.linspace(0, max(len(cut) - WINDOW, 0), count).astype(int)
+    return [" ".join(cut[start : start + WINDOW]) for start in starts.tolist()]
 
 
 class Delayed:
-    """A retriever whose calls take at least `fixed + per_query * queries` seconds."""
+    """A retriever whose calls take at least `fixed + per_query * queries` seconds.
 
-    def __init__(self, base: Retriever) -> None:
+    `records`: a query is searched for once, and later answered with what was found then.
+    """
+
+    def __init__(self, base: Retriever, *, records: bool = False) -> None:
         self.base = base
+        self.records = records
+        self.cpu_seconds: list[float] = []  # of the searches that were recorded
+        self._found: dict[tuple[str, int], list[Hit]] = {}
         self.fixed = self.per_query = 0.0
         self.searching = self.real = 0.0  # total seconds of all calls, with and without the sleep
         self.calls = 0
+        self.queries: list[str] = []  # of these calls
 
     def reset(self) -> None:
         """Reset the counters."""
         self.searching = self.real = 0.0
         self.calls = 0
+        self.queries = []
 
     @property
     def texts(self) -> Sequence[str]:
@@ -40,13 +56,24 @@ class Delayed:
 
     def search_batch(self, queries: Sequence[str], k: int = 4) -> list[list[Hit]]:
         started = perf_counter()
-        results = self.base.search_batch(queries, k)
+        results = self._searched(queries, k)
         real = perf_counter() - started
         sleep(max(0.0, self.fixed + self.per_query * len(queries) - real))
         self.real += real
         self.searching += perf_counter() - started
         self.calls += 1
+        self.queries += queries
         return results
+
+    def _searched(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        if not self.records:
+            return self.base.search_batch(queries, k)
+        for query in queries:
+            if (query, k) not in self._found:
+                started = thread_time()
+                self._found[query, k] = self.base.search(query, k)
+                self.cpu_seconds.append(thread_time() - started)
+        return [self._found[query, k] for query in queries]
 
     def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
         return self.base.score(query, ids)
@@ -61,12 +88,12 @@ class Delayed:
         raise NotImplementedError("a delayed retriever is for measuring")
 
 
-def word_vectors(texts: Sequence[str]) -> NDArray[np.float32]:
-    """Return a vector per text: the normalised sum of a random vector for each of its words."""
-    rows = np.zeros((len(texts), DIMENSION), np.float32)
+def word_vectors(texts: Sequence[str], dimension: int = DIMENSION) -> NDArray[np.float32]:
+    """Return a vector per text: the normalised sum of a random vector for each of its words. [len(texts), dimension]"""
+    rows = np.zeros((len(texts), dimension), np.float32)
     for row, text in zip(rows, texts, strict=True):
         for word in words(text):
-            row += _word_vector(word)
+            row += _word_vector(word)[:dimension]
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9), np.float32)
 
 

@@ -4,11 +4,15 @@
 
 The indexes are real, on real passages: exact dense (NumPy), HNSW (FAISS) and BM25; dense vectors are sums of random
 vectors of a text's words. Small indexes answer too fast for speculation to pay, so each call is extended by sleeping
-until the ratio b/a is reached, as with a larger or remote index. `a` is the time of a stride, measured on a warm-up
-question; `--fixed` is the share of a call that does not grow with its queries. The default ratios are those of
-RaLMSpec's experiments (Zhang et al. 2024), taken from their logs. The report states for each table whether its ratio is
-one of them, and the speed-up if all searches but the first of each question took no time: at b/a = 0.12 that is 1.1x,
-so anything beyond it must come from copying.
+until the ratio b/a is reached, as with a larger or remote index; `--ratios 0` leaves calls as they are. `a` is the time
+of a stride, measured on a warm-up question; `--fixed` is the share of a call that does not grow with its queries. The
+default ratios are those of RaLMSpec's experiments (Zhang et al. 2024), taken from their logs. The report states
+for each table whether its ratio is one of them, and the speed-up if all searches but the first of each question took no
+time: at b/a = 0.12 that is 1.1x, so anything beyond it must come from copying.
+
+`--windows 1000000 --recorded` measures a large index at its own ratio. Each query is searched for once, and answered
+from this record later, after sleeping as long as that search took in CPU time; `a` is the mean over all questions. So
+searches overlap as if they had a core of their own, which they do not find on a machine that other programs share.
 
 All methods answer the same questions in turn, with caches that start empty and last for all questions; `--repeat`
 repeats this, and each method's median run counts, of an even number the faster of the two in the middle. Outputs are
@@ -19,17 +23,29 @@ right guesses, discarded tokens, and seconds of search hidden behind other work.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import gzip
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from statistics import median
-from typing import Literal
+from functools import partial
+from pathlib import Path
+from statistics import mean, median
+from time import perf_counter, process_time
+from typing import Literal, cast
 
 import torch
 
 import copyspec
-from benchmarks.retrieval.bases import Delayed, word_vectors
+from benchmarks.retrieval.bases import DIMENSION, Delayed, windows, word_vectors
 from copyspec.pipelines import IterativeRAG, RAGAnswer, Speculation
-from copyspec.retrievers import BM25Retriever, DenseRetriever, FaissOptions, FaissRetriever, Retriever
+from copyspec.retrievers import (
+    BM25Retriever,
+    DenseRetriever,
+    ExactIndex,
+    FaissIndex,
+    FaissOptions,
+    FaissRetriever,
+    Retriever,
+)
 from kit import places
 from kit.reporting import command_line, read_rows, surroundings, write_json
 
@@ -85,19 +101,12 @@ class Measured:
     questions: int
 
 
-INDEXES: dict[str, Callable[[list[str]], Retriever]] = {
-    "exact": lambda texts: DenseRetriever(texts, word_vectors),
-    "bm25": BM25Retriever,
-    "hnsw": lambda texts: FaissRetriever(texts, word_vectors, options=FaissOptions(kind="hnsw")),
-}
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; exit status 1 if an output differs from the plain form's."""
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        texts = list(dict.fromkeys(row["text"] for path in options.passages for row in read_rows(path, "text")))
+        texts = _passages(options)
         questions = [row["question"] for row in read_rows(options.queries, "question")]
     except ValueError as error:
         parser.error(str(error))
@@ -107,13 +116,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = questions[:: max(1, len(questions) // (options.questions + 1))][: options.questions + 1]
     tables, equal = [], True
     for kind in options.kinds:
-        base = Delayed(INDEXES[kind](texts))
+        base = Delayed(_index(kind, texts, options), records=options.recorded)
         fixed = FIXED[kind] if options.fixed is None else options.fixed
-        for ratio in options.ratios or RATIOS[kind]:
-            step = _calibrate(engine, base, chosen[0], options)
+        for wanted in [None] if options.recorded else options.ratios or RATIOS[kind]:
+            if wanted is None:
+                ratio, step = _recorded(engine, base, chosen, options)
+            else:
+                ratio, step = wanted, _calibrate(engine, base, chosen[0], options)
             base.fixed, base.per_query = ratio * step * fixed, ratio * step * (1 - fixed)
             figures = _compare(engine, base, chosen, options)
             head = _head(kind, ratio, step, fixed, figures[0])
+            if isinstance(base.base, FaissRetriever):
+                hnsw = cast(FaissIndex, base.base.index).options
+                head |= {"options": asdict(hnsw), "recall": _recall(base.base, base.queries)}
             print(_table(head, figures), flush=True)
             tables.append({**head, "methods": [asdict(figure) for figure in figures]})
             equal = equal and all(figure.equal for figure in figures)
@@ -122,6 +137,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = {"command": command, **surroundings("cpu"), "passages": len(texts), "tables": tables}
         write_json(options.json, report)
     return 0 if equal else 1
+
+
+def _passages(options: argparse.Namespace) -> list[str]:
+    if not options.windows:
+        return list(dict.fromkeys(row["text"] for path in options.passages for row in read_rows(path, "text")))
+    texts = []
+    for path in options.texts:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            texts.append(file.read())
+    return windows(texts, options.windows)
+
+
+def _index(kind: str, texts: list[str], options: argparse.Namespace) -> Retriever:
+    """Make an index of this kind, or load the HNSW index that an earlier run has built of these texts."""
+    encode = partial(word_vectors, dimension=options.dimension)
+    if kind == "exact":
+        return DenseRetriever(texts, encode)
+    if kind == "bm25":
+        return BM25Retriever(texts)
+    hnsw = FaissOptions("hnsw", neighbours=options.links, ef_construction=options.building, ef_search=options.ef)
+    if options.index and Path(options.index).is_dir():
+        kept = FaissRetriever.load(options.index, encode)
+        if list(kept.texts) == texts and cast(FaissIndex, kept.index).options == hnsw:
+            return kept
+    made = FaissRetriever(texts, encode, options=hnsw)
+    if options.index:
+        made.save(options.index)
+    return made
+
+
+def _recall(base: FaissRetriever, queries: Sequence[str]) -> dict[str, float]:
+    """Share of the best 1 and 20 texts of an exact search that the index finds, averaged over the distinct queries."""
+    exact = ExactIndex(base.index.dimension)
+    exact.add(base.index.vectors(range(len(base))))
+    distinct = list(dict.fromkeys(queries))
+    truths = exact.search([base.query_vector(query) for query in distinct], ON.prefetch)
+    results = base.search_batch(distinct, ON.prefetch)
+    pairs = [([hit.id for hit in hits], ids.tolist()) for hits, (ids, _) in zip(results, truths, strict=True)]
+    return {
+        f"of {k}": mean(len({*own[:k]} & {*best[:k]}) / len(best[:k]) for own, best in pairs) for k in (1, ON.prefetch)
+    }
 
 
 def _calibrate(engine: copyspec.Engine, base: Delayed, question: str, options: argparse.Namespace) -> float:
@@ -133,6 +189,21 @@ def _calibrate(engine: copyspec.Engine, base: Delayed, question: str, options: a
         answer = _answer(engine, base, "plain", [question], options)[0]
         seconds.append((answer.seconds - base.searching) / base.calls)
     return median(seconds[1:])
+
+
+def _recorded(
+    engine: copyspec.Engine, base: Delayed, questions: Sequence[str], options: argparse.Namespace
+) -> tuple[float, float]:
+    """Search for all that the plain form asks. Returns b/a by CPU time, and the seconds of a stride.
+
+    CPU time, since other load on the machine makes the many short steps of a stride wait longer than one search."""
+    base.fixed = base.per_query = 0.0
+    _answer(engine, base, "plain", questions, options)
+    cpu, started = process_time(), perf_counter()
+    answers = _answer(engine, base, "plain", questions, options)[1:]
+    share = (process_time() - cpu) / (perf_counter() - started)
+    step = sum(answer.seconds for answer in answers) / base.calls
+    return mean(base.cpu_seconds) / (step * share), step
 
 
 def _compare(
@@ -208,11 +279,12 @@ def _head(kind: str, ratio: float, step: float, fixed: float, plain: Measured) -
     `all_hidden`: the speed-up if all searches but each question's first took no time, and the model as long as
     before.
     A higher one must come from fewer or cheaper calls of the model."""
-    first = plain.questions * ratio * step
-    hidden = plain.seconds / max(plain.seconds - max(plain.waited_seconds - first, 0.0), 1e-9)
+    search = plain.search_seconds / plain.search_calls
+    hidden = plain.seconds / max(plain.seconds - max(plain.waited_seconds - plain.questions * search, 0.0), 1e-9)
     return {
         "index": kind,
         "ratio": ratio,
+        "measured_ratio": search / step,
         "ratio_is_published": ratio in RATIOS[kind],
         "published_ratios": RATIOS[kind],
         "published_speedup": PUBLISHED[kind],
@@ -225,7 +297,7 @@ def _head(kind: str, ratio: float, step: float, fixed: float, plain: Measured) -
 def _table(head: dict[str, object], figures: Sequence[Measured]) -> str:
     of_paper = "of" if head["ratio_is_published"] else "not of"
     lines = [
-        f"{head['index']}, b/a = {head['ratio']:g} ({of_paper} the paper's experiments; a = "
+        f"{head['index']}, b/a = {head['ratio']:g}, found {head['measured_ratio']:.2f} ({of_paper} the paper's; a = "
         f"{1000 * float(str(head['step_seconds'])):.1f} ms), {figures[0].output_tokens} tokens; "
         f"published: {head['published_speedup']}x, with all searches hidden: {head['all_hidden']:.2f}x",
         f"{'method':<30}{'s':>8}{'x':>7}{'E(s)':>7}{'right':>7}{'back':>6}{'hidden':>8}{'calls':>7}  equal",
@@ -244,11 +316,22 @@ def _parser() -> argparse.ArgumentParser:
     folder = places.data() / "retrieval"
     passages = folder / "passages_squad.jsonl.gz"
     parser.add_argument("--passages", nargs="+", default=[passages], help="JSON lines with `text`, gzipped or not")
+    texts = sorted((places.data() / "text").glob("*.txt.gz"))
+    parser.add_argument("--windows", type=int, help="passages: so many windows of 100 words of --texts")
+    parser.add_argument("--texts", nargs="+", default=texts, help="gzipped texts to cut windows from")
+    parser.add_argument("--dimension", type=int, default=DIMENSION, help="dimension of the dense vectors")
+    hnsw = FaissOptions()
+    parser.add_argument("--links", type=int, default=hnsw.neighbours, help="HNSW: links per vector (M)")
+    parser.add_argument("--building", type=int, default=hnsw.ef_construction, help="HNSW: efConstruction")
+    parser.add_argument("--ef", type=int, default=hnsw.ef_search, help="HNSW: efSearch")
+    parser.add_argument("--index", help="folder that keeps the HNSW index for later runs")
     parser.add_argument("--queries", default=folder / "queries_squad.jsonl.gz", help="JSON lines with `question`")
-    parser.add_argument("--kinds", nargs="+", choices=list(INDEXES), default=list(INDEXES))
+    parser.add_argument("--kinds", nargs="+", choices=list(RATIOS), default=list(RATIOS))
     parser.add_argument(
         "--ratios", nargs="+", type=float, help="ratios b/a (default: the published ones of each index)"
     )
+    own = "b/a as it is, by CPU time; searches are answered from a first run, and sleep as long as they took in it"
+    parser.add_argument("--recorded", action="store_true", help=own)
     parser.add_argument("--fixed", type=float, help="fraction of a call's time that does not grow with its queries")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), help="methods; the first one is the baseline")
     parser.add_argument("--questions", type=int, default=20)

@@ -56,3 +56,28 @@ def test_vectors_are_near_where_texts_share_words() -> None:
     vectors = retrieval.word_vectors([*TEXTS, "Bees in the meadow"])
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
     assert int((vectors[:3] @ vectors[3]).argmax()) == 1
+
+
+def test_windows_start_at_even_distances() -> None:
+    made = retrieval.windows([f"w{i} " * 1 for i in range(300)], 5)
+    assert [text.split()[0] for text in made] == ["w0", "w50", "w100", "w150", "w200"]
+    assert {len(text.split()) for text in made} == {100}
+
+
+@pytest.mark.skipif(not (BUNDLED / "config.json").exists(), reason="the bundled model is not in this checkout")
+def test_an_hnsw_index_is_kept_and_its_recall_reported(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    texts, queries, out, index = (tmp_path / name for name in ("t.txt.gz", "q.jsonl", "out.json", "index"))
+    with gzip.open(texts, "wt", encoding="utf-8") as file:
+        file.write(" ".join(TEXTS * 10))
+    queries.write_text("\n".join(json.dumps({"question": question}) for question in TEXTS))
+    command = ["--windows", "30", "--texts", str(texts), "--queries", str(queries), "--json", str(out), "--index"]
+    command += [str(index), "--dimension", "16", "--kinds", "hnsw", "--ratios", "0", "--questions", "1"]
+    command += ["--tokens", "8", "--methods", "plain", "speculative"]
+    built = []
+    for _ in range(2):
+        assert retrieval.main(command) == 0
+        built.append((index / "manifest.json").stat().st_mtime_ns)
+        (table,) = json.loads(out.read_text())["tables"]
+        assert table["recall"]["of 20"] == 1.0 and table["options"]["ef_search"] == 64
+    assert built[0] == built[1], "the second run loads the index of the first"
