@@ -81,11 +81,8 @@ def _shaped(target: Wrapped | PlainTarget, static: StaticOptions | None) -> Targ
     if options.exact and takes_trees and isinstance(target, CausalTarget) and target.may_be_exact:
         target.is_exact = True
         return target
-    if (
-        takes_trees
-        and not isinstance(target, PlainTarget)
-        and (options.use == "always" or (options.use == "auto" and device.type == "cuda"))
-    ):
+    wanted = options.use == "always" or (options.use == "auto" and device.type == "cuda")
+    if wanted and takes_trees and not isinstance(target, PlainTarget):
         return StaticTarget(target, options)
     if static is not None and (options.exact or options.compile or options.graphs or options.use == "always"):
         where = f'{device} without use="always"'
