@@ -428,15 +428,14 @@ class CausalTarget(WrappedModel):
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         facts = self.facts
         if self.is_exact and not self._was_tried and self.may_be_exact:
-            self._was_tried = True
-            self._try_exact()
+            self.is_exact, self._was_tried = self._tries_exact(), True
         if self.supports_trees:
             return CausalSession(self, facts, prompts, new_tokens)
         return RowSessions(lambda prompt, more: CausalSession(self, facts, [prompt], more), prompts, new_tokens)
 
     @in_inference_mode
-    def _try_exact(self) -> None:
-        """Leave exact mode if the nodes of a tree have other bits than the same tokens one by one."""
+    def _tries_exact(self) -> bool:
+        """Whether the nodes of a tree have the bits of the same tokens one by one; else the log says why not."""
         tokens = [token % self.vocab_size for token in range(1, 8)]
         tree = DraftTree(tokens[3:], [ROOT, 0, ROOT, 2], [0.5] * 4, [None] * 4)
         together, alone = (CausalSession(self, self.facts, [tokens[:3], tokens[:2]][:rows]) for rows in (2, 1))
@@ -444,16 +443,17 @@ class CausalTarget(WrappedModel):
         try:
             scores = together.score([tokens[:3], tokens[:2]], [tree, EMPTY])[0][[0, 3, 4]]
             together.keep([[2, 3], []])
+            same = list[bool]()
             for ids, expected in zip((tokens[:3], tokens[5:6], tokens[6:]), scores, strict=True):
-                self.is_exact &= torch.equal(alone.score([ids], [EMPTY])[0][0], expected)
+                same.append(alone.score([ids], [EMPTY])[0][0].equal(expected))
                 alone.keep([[]])
-        except (NotByRow, TypeError, RuntimeError) as error:  # of a layer that is called otherwise than others
-            self.is_exact, reason = False, str(error)
-        if self.is_exact:
             pairs = zip(together.states(0), alone.states(0), strict=True)
-            self.is_exact = all([state[key].equal(other[key]) for state, other in pairs for key in state])
-        if not self.is_exact:
-            logger.warning("%s has no exact mode: %s", type(self.model).__name__, reason)
+            if all([*same, *(state[key].equal(other[key]) for state, other in pairs for key in state)]):
+                return True
+        except Exception as error:  # of a layer that is called otherwise than others
+            reason = str(error)
+        logger.warning("%s has no exact mode: %s", type(self.model).__name__, reason)
+        return False
 
     def start(self, prompt: Sequence[int]) -> list[int]:
         return list(prompt)

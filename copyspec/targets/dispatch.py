@@ -33,6 +33,10 @@ Wrapped = CausalTarget | Seq2SeqTarget
 
 def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported, static: StaticOptions | None = None) -> Target:
     """See `copyspec.targets.wrap`."""
+    return _shaped(_dynamic(model, on_unsupported), static)
+
+
+def _dynamic(model: PreTrainedModel, on_unsupported: OnUnsupported) -> Wrapped | PlainTarget:
     _check(model, on_unsupported)
     facts = read_facts(model)
     name = type(model).__name__
@@ -41,13 +45,13 @@ def make_target(model: PreTrainedModel, on_unsupported: OnUnsupported, static: S
     if reason is not None:
         return _without_drafts(model, reason, on_unsupported)
     if selftest.is_known(model):
-        return _shaped(_wrapped(model), static)
+        return _wrapped(model)
     reason = _no_masks(model, facts)
     if reason is None:
         trees = _once(_wrapped, model)
         failure = selftest.attempt(trees, model, kind="trees")
         if failure is None:
-            return _shaped(trees(model), static)
+            return trees(model)
         chains = _once(partial(_wrapped, supports_trees=False), model)
         failure_of_chains = selftest.attempt(chains, model, kind="chains")
         if failure_of_chains is None:
@@ -69,17 +73,25 @@ def _once(make: Callable[[PreTrainedModel], Wrapped], model: PreTrainedModel) ->
     return lambda other: target if other is model else make(other)
 
 
-def _shaped(target: Wrapped, static: StaticOptions | None) -> Target:
+def _shaped(target: Wrapped | PlainTarget, static: StaticOptions | None) -> Target:
     """Wrap the target so that its passes have static shapes, if the options ask for it."""
     options = static or StaticOptions()
     options.verify()
-    if options.exact and isinstance(target, CausalTarget) and target.may_be_exact:
+    device, name, takes_trees = target.facts.device, type(target.model).__name__, target.supports_trees
+    if options.exact and takes_trees and isinstance(target, CausalTarget) and target.may_be_exact:
         target.is_exact = True
         return target
-    wanted = options.use == "always" or (options.use == "auto" and target.facts.device.type == "cuda")
-    if not wanted and static is not None and (options.exact or options.compile or options.graphs):
-        logger.warning('%s has no effect on %s without use="always"', options, target.facts.device)
-    return StaticTarget(target, options) if wanted else target
+    wanted = options.use == "always" or (options.use == "auto" and device.type == "cuda")
+    if wanted and takes_trees and not isinstance(target, PlainTarget):
+        return StaticTarget(target, options)
+    if static is not None and (options.exact or options.compile or options.graphs or options.use == "always"):
+        where = f'{device} without use="always"'
+        if not takes_trees:
+            where = f"{name}, whose passes read no trees"
+        elif options.exact and target.is_recurrent:
+            where = f"{name}, but in float32 on a CPU"
+        logger.warning("%s has no effect on %s", options, where)
+    return target
 
 
 def _wrapped(model: PreTrainedModel, *, supports_trees: bool = True) -> Wrapped:
@@ -87,7 +99,7 @@ def _wrapped(model: PreTrainedModel, *, supports_trees: bool = True) -> Wrapped:
     return kind(model, read_facts(model), supports_trees=supports_trees)
 
 
-def _plain(model: PreTrainedModel, *, supports_drafts: bool = False) -> Target:
+def _plain(model: PreTrainedModel, *, supports_drafts: bool = False) -> PlainTarget:
     return PlainTarget(model, read_facts(model), supports_drafts=supports_drafts)
 
 
@@ -178,7 +190,7 @@ def _warn_rope_limit(model: PreTrainedModel, name: str) -> None:
         )
 
 
-def _without_drafts(model: PreTrainedModel, reason: str, on_unsupported: str) -> Target:
+def _without_drafts(model: PreTrainedModel, reason: str, on_unsupported: str) -> PlainTarget:
     if on_unsupported == "error":
         raise UnsupportedModelError(f'{reason}; on_unsupported="plain" decodes it without drafts')
     failure = selftest.attempt(_plain, model, kind="plain")

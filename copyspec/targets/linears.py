@@ -257,6 +257,8 @@ def _multiplies(weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
 def product_by_row(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """The products of each row of `input`, [..., D], with `weight`, [V, D], whose bits do not depend on the other rows:
     by the module, as far as it multiplies in place, else by PyTorch, row by row."""
+    if weight.dim() < 2 or not input.numel():
+        return linear(input, weight, bias)
     rows, parts, whole = input.reshape(-1, input.shape[-1]), list[torch.Tensor](), 0
     if rows.dtype == torch.float32 and _multiplies(weight, bias):
         arrays = _arrays(weight, bias)

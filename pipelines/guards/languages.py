@@ -137,12 +137,14 @@ def _is_evidence(language: str, word: str) -> bool:
 
 
 def is_other(text: str, language: str) -> bool:
-    """Whether a short text is in another language, whichever that is: it has common words of one, and of its own at
-    most one that several share."""
-    words = {word.casefold() for word in spelt(text)}
-    if any(_is_evidence(language, word) and word not in _SHARED for word in words):
+    """Whether a short text is in another language, whichever that is: it has common words of one, more than of its own,
+    of which each is one that several share."""
+    words = {word.casefold() for word in spelt(text) if len(word) > 1}
+    own = [word for word in words if _is_evidence(language, word)]
+    if not _SHARED.issuperset(own):
         return False
-    return max(sum(_is_evidence(name, word) for word in words) for name in _LISTS) >= MIN_FUNCTION_WORDS
+    most = max(sum(_is_evidence(name, word) for word in words) for name in _LISTS)
+    return most >= MIN_FUNCTION_WORDS and most > len(own)
 
 
 def is_in(text: str, language: str) -> bool | None:

@@ -85,22 +85,32 @@ _SAME, _EDITED = 0.6, 0.8  # likeness of a line that may be, and one that can on
 _LONGEST = 300
 """Characters at either end of a line that are looked at for talk: some patterns take quadratic time."""
 _OTHER_LANGUAGE = re.compile(
-    r"transl|übersetz|tradu[cizç]|tradui|tradur|vertaal|översätt|oversæt|oversett|tłumacz|přelož|fordít|перевед|перекла|"
-    r"翻[译譯訳]|번역|çevir|\bdịch\b|terjemah|μετάφρα|ترجم|अनुवाद|"
-    r"\b(?:\w{3,}(?:ish|ese)|german|french|dutch|greek|italian|russian|ukrainian|norwegian|hungarian|romanian|bulgarian|"
-    r"korean|indonesian|arabic|hindi|hebrew|thai|language|deutsch|français|español|italiano|português|svenska|polski|"
-    r"nederlands|sprache|langue|idioma)\b|русск|[中英日德法俄韩]文|日本語|英語|한국어|영어",
+    r"transl|locali[sz]|übersetz|tradu[cizç]|tradui|tradur|vertaal|översätt|oversæt|oversett|tłumacz|přelož|fordít|"
+    r"перевед|перекла|翻[译譯訳]|번역|çevir|\bdịch\b|terjemah|μετάφρα|ترجم|अनुवाद|"
+    r"\b(?:\w{3,}(?:ish|ese|ian)\b|engl|engel|ingl[eéê]s|ingil|anglai|angli[cč]|angiel|angol|german|deuts|alleman|alem|"
+    r"tedes|niem|něm|német|tysk|duits|alman|fren|franz|fran[cçs]|ranska|spanis|spansk|spaans|espa[ñng]|spagn|hiszp|"
+    r"ital[ij][ae]|portu|russ|rysk|ruso|rosyj|chines|chino|cinese|japan|japon|giapp|latin|latein|gr(?:ee|e|ie)[kc]|"
+    r"dutch|nederl|neerl|oland|czech|welsh|cymr|arab|hebr|hindi|tamil|thai|farsi|swahili|irish|gaelic|catal|svensk|suom|"
+    r"polsk|languag|lingu|sprach|langue|idiom|taal\b|język|jazyk|nyelv|språk|sprog|англ|нем[её]ц|німец|франц|испан|іспан|"
+    r"итал|італ|китай|япон|русск|росій|украин|україн|язык|мов[аоиу]|αγγλ|γερμαν|γαλλ|ισπαν|γλώσσ)|"
+    r"[中英日德法俄韩韓]文|[日中]本?[国國]?語|[英日德法俄韩韓中]語|[英日德法俄韩汉漢]语|한국어|영어|독일어|일본어|중국어",
     re.IGNORECASE,
 )
 """An instruction that may ask for another language than the file's."""
 _ADDS = re.compile(
     r"add|insert|prepend|writ|titl|head|greet|salut|letter|start|begin|top|intro|wrap|surround|nest|indent|list|"
-    r"titre|título|überschrift|anrede|füg|ergänz|ajout|añad|agreg|aggiung|adicion|tilføj|lägg|legg|voeg|doda|přid|"
-    r"hozzá|добав|встав|напиш|додай|[添追附]加|加[入上]|추가",
+    r"\b(?:name|put)\b|above|label|caption|prefix|preced|subject|section|e-?mail|memo|titre|título|tite[lr]|titol|tytuł|"
+    r"τίτλ|überschrift|overskr|oversch|rubri|kopje|otsik|encabez|cabeçal|intest|başlı|\bcím|nagłów|nadpis|anrede|füg|"
+    r"ergänz|ajout|añad|agreg|aggiung|adicion|tilføj|lägg|legg|voeg|doda|přid|hozzá|добав|встав|напиш|додай|заголов|"
+    r"назов|назв|[添追附]加|加[入上标標]|标题|標題|題名|見出し|タイトル|제목|추가",
     re.IGNORECASE,
 )
 """An instruction that may ask for a line above the file's first one."""
 _SIGNS = re.compile(r"[=;{}\[\]<>`|\\/_]")
+_COMMENTS = ("#", "//", "--", ";", "%", "/*", "<!--", "'", '"')
+_ENDED = re.compile(r"[.:!?…]\W*\Z")
+_EAST = frozenset({"CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HALFWIDTH"})
+"""Scripts that one text mixes."""
 _ITEM = re.compile(r"\s*(?:[-*+•]|\d+[.)])\s")
 
 
@@ -111,11 +121,13 @@ def after_preface(lines: Sequence[str], before: Sequence[str], instruction: str)
         return lines
     if lines[0] not in before and _is_file_name(lines[0]) and not _is_file_name(before[0]):
         return _following(lines) if _likeness(_following(lines)[0], before[0]) > _SAME else lines
-    is_comment = lines[0].lstrip().startswith(("#", "//", "--", ";", "%", "/*", "<!--", "'", '"'))
-    is_bare = not is_comment and " " in first and is_code(before) and not _CODE.search(first)
+    is_bare = (
+        not lines[0].lstrip().startswith(_COMMENTS) and " " in first and is_code(before) and not _CODE.search(first)
+    )
     is_end = first.endswith((":", "：")) or is_bare
     rest = _following(lines)
-    if _is_foreign(first, before, instruction) and _likeness(rest[0], before[0]) > _SAME:
+    is_foreign = not _ADDS.search(instruction) and _is_foreign(lines[0], before, instruction)
+    if is_foreign and _likeness(rest[0], before[0]) > _SAME:
         return rest
     if not is_end or not _says(_PREFACE, first) or _says(_PREFACE, before[0]) or lines[0] in before:
         return lines
@@ -127,20 +139,42 @@ def after_preface(lines: Sequence[str], before: Sequence[str], instruction: str)
 
 def _is_foreign(line: str, before: Sequence[str], instruction: str) -> bool:
     """Whether a line is in a language that the file is not in, not even in one of its lines, and that was not asked
-    for."""
+    for. Comments of a program are no talk. Where letters have cases, lines without a mark at their end may be names,
+    titles and addresses."""
+    is_comment = line.lstrip().startswith(_COMMENTS) and is_code(before)
+    is_ended = line.lower() == line.upper() or _ENDED.search(line[-_LONGEST:])
     own, line = "\n".join(before), line.strip("*_# ")[:_LONGEST]
-    if _SIGNS.search(line) or _OTHER_LANGUAGE.search(instruction):
+    if is_comment or not is_ended or _SIGNS.search(line) or _OTHER_LANGUAGE.search(instruction):
         return False
-    scripts, known = ({*map(script, filter(str.isalpha, text))} for text in (line, own))
+    scripts, known = _scripts(line), _scripts(own)
     if not scripts & known:
         return bool(scripts and known)
     language = "en" if looks_english(own) else language_of(own)
-    if language is None or any(language_of(other) not in (None, language) for other in before):
+    if language is None or not _differs(line, language):
         return False
-    strange = [word for word in spelt(line) if word[0].islower() and not is_english(word)]
-    # One unknown word may be a name, or a word of the trade.
-    is_strange = language == "en" and looks_english(line) is False and len(strange) > 1 and line[-1:] in ".:!?"
-    return is_strange or language_of(line) not in (None, language) or is_other(line, language)
+    return not any(_differs(other.strip()[:_LONGEST], language) for other in before)
+
+
+def _scripts(text: str) -> set[str]:
+    scripts = {*map(script, filter(str.isalpha, {*text}))}
+    return scripts if scripts.isdisjoint(_EAST) else {*(scripts - _EAST), "CJK"}
+
+
+def _differs(line: str, language: str) -> bool:
+    """Whether a line is in another language than this one; its names, which no word list has, do not tell."""
+    first, *words = line.split() or [""]
+    unnamed = " ".join([first, *(word for word in words if not word[:1].isupper())])
+    english, other = looks_english(line), language_of(unnamed)
+    # A line of Japanese may do without kana.
+    if (language == "en" and english) or (other, language) == ("zh", "ja"):
+        return False
+    if other not in (None, language) or is_other(unnamed, language):
+        return True
+    if language != "en" or english is None or not _ENDED.search(line):
+        return False
+    # One unknown word may be a name, or a word of the trade, as may each in a list.
+    strange = ([word for word in spelt(part) if word[0].islower() and not is_english(word)] for part in line.split(","))
+    return any(len(words) > 1 for words in strange)
 
 
 def _following(lines: Sequence[str]) -> Sequence[str]:

@@ -268,6 +268,19 @@ def write(folder: Path, model: PreTrainedModel, **changes: object) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_saved_numbers_are_not_rounded_again(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Norms and weights of a file in half precision are multiplied in float32."""
+    model = tiny("llama")
+    size = weights_of(model)[0].shape[1]
+    gate, up = torch.randn(2, 16, 2 * size, dtype=dtype)
+    norms = torch.rand(2, size, dtype=dtype)
+    heads = load_heads(write(tmp_path / "heads", model, gate=gate, up=up, norms=norms), model).heads
+    assert isinstance(heads, RecurrentHead)
+    exact = torch.cat([gate, up]).float() * norms.float().flatten()
+    torch.testing.assert_close(heads.moved(norms.float()).tensors["gate_up"], exact, rtol=0, atol=0)
+
+
 def engine() -> Engine:
     return new_engine()
 

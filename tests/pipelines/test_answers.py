@@ -912,6 +912,11 @@ def test_a_first_line_with_a_colon_may_be_asked_for(first: str, told: str) -> No
     [
         "Café Müller, Zürich, Olten.",
         "Anna Müller and Jürgen Groß have come.",
+        "Calle de la Paz 3, 28001 Madrid",
+        "Maria dos Santos e Silva",
+        "Universität für Musik und Kunst Wien",
+        "Die Hard is on in Rome.",
+        "Requires numpy, scipy, sklearn.",
         "pip install tokenizers",
         "See RFC 9110.",
     ],
@@ -919,3 +924,100 @@ def test_a_first_line_with_a_colon_may_be_asked_for(first: str, told: str) -> No
 def test_names_and_words_of_the_trade_are_no_other_language(line: str) -> None:
     file = LANGUAGES["en"][0]
     assert version(f"{file}\n\n{line}", file, "Go on.") == f"{file}\n\n{line}"
+
+
+@pytest.mark.parametrize("own", LANGUAGES)
+def test_names_in_another_script_are_no_talk(own: str) -> None:
+    file = LANGUAGES[own][0]
+    for line in ("MIT License", "John Smith", "Copyright 2024 Yandex", "npm install", "Лев Толстой"):
+        assert version(f"{file}\n\n{line}", file, "Go on.") == f"{file}\n\n{line}"
+
+
+@pytest.mark.parametrize("line", ["ライセンス", "スポンサー。", "結論", "概要。", "これで終わりです。"])
+def test_japanese_has_three_scripts(line: str) -> None:
+    file = "これは猫のはなしです。\n私は毎日この本を読みます。"
+    for gap in ("\n", "\n\n"):
+        assert version(f"{file}{gap}{line}", file, "Go on.") == f"{file}{gap}{line}"
+        assert version(f"{line}{gap}{file}", file, "Go on.") == f"{line}{gap}{file}"
+
+
+@pytest.mark.parametrize(
+    "was", ["Lorem ipsum dolr sit amet.", "Carpe diem, quam minimm credula.", "Das ist nicht gutt."]
+)
+def test_a_line_of_a_file_in_another_language_may_be_edited(was: str) -> None:
+    english, now = LANGUAGES["en"][0], was.replace("dolr", "dolor").replace("minimm", "minimum").replace("gutt", "gut")
+    for file in (f"{was}\n{english}", f"{english}\n\n{was}", f"{was}\n{was[:-1]}t.\n{english}"):
+        assert version(file.replace(was, now, 1), file, "Mend the text.") == file.replace(was, now, 1)
+        assert version(file.replace("cold", "warm"), file, "Mend the text.") == file.replace("cold", "warm")
+
+
+LINES = {  # some of one language that share words with others
+    "ca": ("Tota persona té dret a la vida.", "La llei és igual per a tothom.", "No és fàcil, però ho farem demà."),
+    "de": ("Alle Menschen sind frei geboren.", "Jeder hat das Recht auf Leben.", "Ich weiß nicht, ob es regnet."),
+    "fr": ("Les gens naissent libres et égaux.", "On y va en train.", "Je ne sais pas ce que vous êtes."),
+    "it": ("Tutti gli uomini sono liberi.", "Si va in treno.", "Non so se domani il treno è qui."),
+    "af": (
+        "Alle mense word vry, met gelyke regte, gebore.",
+        "Elkeen het die reg op lewe.",
+        "Ek weet nie of dit reën nie.",
+    ),
+    "sr": ("Свако има право на живот.", "Не знам да ли ће сутра падати киша.", "То је кућа која је близу мора."),
+}
+
+
+@pytest.mark.parametrize("language", LINES)
+def test_a_file_goes_on_in_its_own_language(language: str) -> None:
+    for line in LINES[language]:
+        file = "\n".join(other for other in LINES[language] if other != line)
+        for told, text in (("Go on.", f"{file}\n\n{line}"), ("Put a sentence on top.", f"{line}\n{file}")):
+            assert version(text, file, told) == text
+
+
+ASKED = {  # words for English and German
+    "de": ("Schreib einen Satz auf Englisch.", "Schreibe einen deutschen Satz."),
+    "fr": ("Ajoute une phrase en anglais.", "Ajoute une phrase en allemand."),
+    "es": ("Añade una frase en inglés.", "Añade una frase en alemán."),
+    "it": ("Aggiungi una frase in inglese.", "Aggiungi una frase in tedesco."),
+    "nl": ("Voeg een zin in het Engels toe.", "Voeg een zin in het Duits toe."),
+    "sv": ("Lägg till en mening på engelska.", "Lägg till en mening på tyska."),
+    "pl": ("Dodaj zdanie po angielsku.", "Dodaj zdanie po niemiecku."),
+    "ru": ("Добавь предложение на английском.", "Добавь предложение на немецком."),
+}
+
+
+@pytest.mark.parametrize("told", ASKED)
+def test_a_language_may_be_named_in_any_language(told: str) -> None:
+    pairs = zip(ASKED[told], (("en", "de"), ("de", "en")), strict=True)
+    for instruction, (language, of_file) in pairs:
+        line, file = LANGUAGES[language][1], LANGUAGES[of_file][0]
+        for text in (f"{file}\n\n{line}", f"{line}\n{file}"):
+            assert version(text, file, instruction) == text
+
+
+@pytest.mark.parametrize("name", ["Latin", "Welsh", "Czech", "Persian", "Swahili", "Irish"])
+def test_any_language_may_be_asked_for(name: str) -> None:
+    file, line = LANGUAGES["en"][0], "Carpe diem, quam minimum credula postero."
+    for text in (f"{file}\n\n{line}", f"{line}\n{file}"):
+        assert version(text, file, f"Put a {name} motto there.") == text
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Giv den en overskrift.", "Gib ihm einen Titel.", "Dai un titolo.", "Nadaj tytuł.", "Ge den en rubrik.",
+        "Дай заголовок.", "给它一个标题", "タイトルを付けて", "Geef het een titel.", "Anna sille otsikko.",
+        "Başlık koy.", "Ponle encabezado.", "Adj neki címet.", "Dej tomu nadpis.", "제목을 붙여줘", "Give it a name.",
+        "Label the text.", "Turn it into an email.", "Put a line above.", "Make it a section.",
+    ],
+)  # fmt: skip
+def test_a_heading_may_be_asked_for_in_any_language(told: str) -> None:
+    file = LANGUAGES["en"][0]
+    assert version(f"Boats:\n\n{file}", file, told) == f"Boats:\n\n{file}"
+
+
+@pytest.mark.parametrize("comment", ["# Berechnet die Differenz von zwei Zahlen.", "# ここに続きを書く。"])
+def test_comments_may_be_in_another_language_than_a_program(comment: str) -> None:
+    file = "# Compute the sum of two numbers.\ndef add(a, b):\n    return a + b"
+    text = f"{file}\n\n\n{comment}\ndef sub(a, b):\n    return a - b"
+    assert version(text, file, "Und die Differenz?") == text
+    assert isinstance(version(f"{file}\n\nIch habe nichts an der Datei geändert.", file, "Und?"), Refusal)

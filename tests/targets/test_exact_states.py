@@ -4,6 +4,7 @@ of plain decoding, whatever was drafted, accepted and rejected, and in any batch
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -145,6 +146,64 @@ def test_a_model_whose_bits_differ_has_no_exact_mode(
         target.open([[5, 6]]).close()
     assert caplog.text.count("has no exact mode: its tokens have other bits in a tree") == 1
     assert isinstance(target, CausalTarget) and not target.is_exact
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, ValueError, AttributeError, RuntimeError])
+def test_a_model_is_exact_only_after_a_whole_trial(
+    fault: type[BaseException], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    target, score, passes = wrap(models.tiny("mamba2"), static=EXACT), CausalSession.score, 0
+    assert isinstance(target, CausalTarget)
+
+    def failing(self: CausalSession, *args: Any) -> Any:
+        nonlocal passes
+        passes += 1
+        if passes == 2:
+            raise fault("broken")
+        return score(self, *args)
+
+    monkeypatch.setattr(CausalSession, "score", failing)
+    if fault is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            target.open([[5, 6]])
+        monkeypatch.setattr(batch_invariant, "_REPLACED", {})
+    target.open([[5, 6]]).close()
+    assert not target.is_exact and caplog.text.count("has no exact mode") == 1
+
+
+@pytest.mark.parametrize("name", ["rwkv", "bfloat16"])
+def test_exact_mode_is_not_ignored_silently(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    model = models.tiny("mamba2").bfloat16() if name == "bfloat16" else models.tiny(name)
+    wrap(model, static=EXACT)
+    assert caplog.text.count(f"has no effect on {type(model).__name__}") == 1
+    assert 'use="always"' not in caplog.text
+    caplog.clear()
+    wrap(model)
+    assert "has no effect" not in caplog.text
+
+
+def test_operators_take_what_those_of_pytorch_take() -> None:
+    drawn = torch.Generator().manual_seed(0)
+    inputs, weight = torch.randn((2, 7, 9), generator=drawn), torch.randn((5, 9), generator=drawn)
+    experts, ends = torch.randn((3, 8, 16), generator=drawn).transpose(1, 2), torch.tensor([1, 1, 4], dtype=torch.int32)
+    rows = torch.randn((4, 16), generator=drawn)
+    calls: list[Callable[[torch.Tensor], Any]] = [
+        lambda given: (given, functional.silu(given, inplace=True)),
+        lambda given: (given, functional.elu(given, 0.5, True)),
+        lambda given: functional.silu(given[:, :0]),
+        lambda given: functional.linear(given[:, :0], weight),
+        lambda given: functional.linear(given, weight[0]),
+        lambda given: torch.matmul(given, other=weight.T),
+        lambda given: given @ weight[0],
+        lambda given: given[:0] @ given[:0].mT,
+        lambda _: torch._grouped_mm(rows, experts, ends),
+        lambda _: torch._grouped_mm(rows.expand(3, -1, -1), experts),
+    ]
+    with torch.inference_mode():
+        for call in calls:
+            expected = call(inputs.clone())
+            with BatchInvariant():
+                torch.testing.assert_close(call(inputs.clone()), expected)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -91,7 +91,8 @@ class OwnHeads(HeadFolder):
         if sizes is not None:
             heads = FeatureLayer(tensors, sizes, FEATURE_DEPTH)
         elif kind == "recurrent":
-            heads = RecurrentHead(tensors, depth, layers)
+            # In float32, because norms are multiplied into weights.
+            heads = RecurrentHead({name: tensor.float() for name, tensor in tensors.items()}, depth, layers)
         else:
             parts = [{name: tensors[f"{number}.{name}"] for name in ("down", "up")} for number in range(depth)]
             heads = ParallelHeads([[part] for part in parts])

@@ -44,31 +44,39 @@ def _in_whole_vectors(function: Operator) -> Operator:
         """That of a tensor of any shape."""
         flat = input.reshape(-1)
         count = len(flat)
+        if not count:
+            return function(input, *args, **named)
         if count % VECTORS:
             flat = functional.pad(flat, (0, -count % VECTORS))
         parts = [function(flat[start : start + PART], *args, **named) for start in range(0, count, PART)]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts))[:count].view(input.shape)
+        output = (parts[0] if len(parts) == 1 else torch.cat(parts))[:count].view(input.shape)
+        return input.copy_(output) if parts[0].data_ptr() == flat.data_ptr() else output  # the first: in place
 
     return activation
 
 
 def _one_by_one(function: Operator) -> Operator:
-    def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    def product(input: torch.Tensor, other: torch.Tensor, **named: Any) -> torch.Tensor:
         """That of batches of matrices. Each is copied: sums depend on where it starts in memory, too."""
-        if max(left.dim(), right.dim()) < 3 or min(left.dim(), right.dim()) < 2:
-            return function(left, right)
-        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-        lefts, rights = (factor.expand(*batch, *factor.shape[-2:]) for factor in (left, right))
+        is_batch = max(input.dim(), other.dim()) > 2 and min(input.dim(), other.dim()) > 1
+        if named or not is_batch or not (input.numel() and other.numel()):
+            return function(input, other, **named)
+        batch = np.broadcast_shapes(input.shape[:-2], other.shape[:-2])
+        lefts, rights = (factor.expand(*batch, *factor.shape[-2:]) for factor in (input, other))
         parts = [function(lefts[index].clone(), rights[index].clone()) for index in np.ndindex(batch)]
         return torch.stack(parts).view(*batch, *parts[0].shape)
 
     return product
 
 
-def _by_expert(_: Operator) -> Operator:
-    def product(input: torch.Tensor, weight: torch.Tensor, *, offs: torch.Tensor, **_: None) -> torch.Tensor:
+def _by_expert(function: Operator) -> Operator:
+    def product(
+        input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor | None = None, **named: Any
+    ) -> torch.Tensor:
         """That of rows, [S, K], which are ordered by their experts, whose matrices are [E, K, N]. `offs`: where the
         rows of each end; none are of those behind."""
+        if offs is None or weight.dim() != 3 or any(value is not None for value in named.values()):
+            return function(input, weight, offs=offs, **named)
         ends = offs.tolist()
         output = input.new_zeros((len(input), weight.shape[2]))
         for of_expert, start, end in zip(weight, [0, *ends], ends, strict=False):
