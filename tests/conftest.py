@@ -65,7 +65,7 @@ def pytest_collection() -> None:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
     torch.set_num_threads(1)  # tiny models are slower on several threads, and the suite runs one worker per core
     avoid_missing_tiles()  # some tests use models in bfloat16 before copyspec does
-    language.KEPT = 8  # the suite uses more tokenizers than a program
+    language.MAX_KEPT = 8  # the suite uses more tokenizers than a program
     language.NGrams = _ngrams  # type: ignore[assignment, misc]
     language.WordNGrams = SimpleNamespace(read=cache(language.WordNGrams.read))  # type: ignore[assignment, misc]
     gc.disable()  # until all tests are imported: it would visit the same objects again and again

@@ -37,7 +37,7 @@ from copyspec.drafters import create
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.targets.base import Session
 from copyspec.targets.scores import Scores
-from copyspec.targets.static.settings import MAX_PADDED, RARE, READ, WARM_PASSES, size_of
+from copyspec.targets.static.settings import MAX_PADDED, PREFILL_TOKENS, RARE, WARM_PASSES, size_of
 from copyspec.tree import DraftTree
 from kit import places
 from kit.reporting import command_line, write_json
@@ -120,7 +120,7 @@ class _Target(simulation._Target):
 
 
 class _Session(simulation._Session):
-    most_tokens = READ
+    most_tokens = PREFILL_TOKENS
 
     def __init__(self, target: _Target, prompts: Sequence[Sequence[int]]) -> None:
         super().__init__(target, prompts)

@@ -1,4 +1,7 @@
-"""Asks about changes one by one on a terminal, as `git add -p` does."""
+"""Asks about changes one by one on a terminal, as `git add -p` does.
+
+A part is a piece of a file, and its segments are the stretches that may be corrected (`pipelines.documents`).
+"""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class Conversation:
     system: str | None
     messages: list[dict[str, str]] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)  # all files added, by name; spans refer to these names
-    places: dict[str, Path] = field(default_factory=dict)  # of each name the first file, which alone is named by it
+    places: dict[str, Path] = field(default_factory=dict)  # the first file of each name; others go by path
     waiting: list[str] = field(default_factory=list)
     last: Result | None = None
 
@@ -173,7 +173,7 @@ class Conversation:
         if (
             last is not None
             and (last.finish_reason, last.stop_reason) == ("length", None)  # no stop reason: not cut by time
-            and last.stats.num_output_tokens < self._most_tokens
+            and last.stats.num_output_tokens < self._max_new_tokens
         ):
             echo("copyspec: the answer is cut: the model's context is full; /new begins another conversation", err=True)
         if not written and self.last is not None:
@@ -201,16 +201,17 @@ class Conversation:
         if isinstance(self.engine, Remote):
             return self.engine.fits("\n".join(message["content"] for message in messages))
         try:
+            # A job holds the tokenized prompt; nothing is decoded.
             (job, *_), _ = self.engine.jobs(messages, None, check_options({**self.options, "drafter": "none"}))
         except PromptTooLongError:
             return False
         context = self.engine.max_length
         if context is None or self.engine.model.config.is_encoder_decoder:
             return True
-        return context - len(job.request.prompt) >= min(self._most_tokens, context // 4)
+        return context - len(job.request.prompt) >= min(self._max_new_tokens, context // 4)
 
     @property
-    def _most_tokens(self) -> int:
+    def _max_new_tokens(self) -> int:
         from copyspec.engine.asking.call_options import DEFAULT_MAX_NEW_TOKENS
 
         wanted = self.options.get("max_new_tokens")
@@ -233,7 +234,7 @@ def _command(talk: Conversation, line: str) -> bool:
         _show_spans(talk)
     else:
         if name != "/help":
-            echo(f"copyspec: no command {line!r}; there are", err=True)
+            echo(f"copyspec: no command {line!r}; the commands are", err=True)
         echo(COMMANDS, err=True)
     return True
 

@@ -223,11 +223,13 @@ def corpus_folder(option: str, value: str, folder: Path) -> Path:
 class _FileReader:
     """Reads files, keeping track of new, changed, deleted and unreadable ones."""
 
-    def __init__(self, how: str, known: dict[str, str], adds_again: bool) -> None:
-        """`how`: settings besides the file that passages depend on. `known`: stamps of the files in the corpus.
+    def __init__(self, settings: str, known: dict[str, str], adds_again: bool) -> None:
+        """`settings`: those that passages depend on besides the file. `known`: the stamp of each file in the corpus,
+        which tells whether it has changed: its size and times (`retrievers.passages.stamp_of`), and these settings.
         `adds_again`: read unchanged files, too, and leave the passages that the corpus has of them."""
-        self._how, self._known, self._adds_again = how, known, adds_again
+        self._settings, self._known, self._adds_again = settings, known, adds_again
         self.stamps: dict[str, str] = {}
+        """The stamps of the files that were read; "" for those that are gone."""
         self._left_out = 0
         self._unchanged = 0
 
@@ -238,7 +240,7 @@ class _FileReader:
         from copyspec.pipelines import DOCUMENT_READERS
         from copyspec.retrievers import UNSTAMPED, is_gone, read_documents
 
-        ending, seen, others = f":{self._how}", set[str](), list[Path]()
+        ending, seen, others = f":{self._settings}", set[str](), list[Path]()
         # A file that was read in another way counts as changed.
         known = dict.fromkeys(self._known, "")
         if not self._adds_again:
@@ -304,7 +306,7 @@ class _Vectors:
     embed: HuggingFaceEmbedder | ServerEmbedder
     search: str | None
     language: str | None
-    by_words_too: bool  # a hybrid, whose BM25 half is of this language
+    is_hybrid: bool  # with a BM25 index, too, in `language`
     duplicates: bool
     stamps: dict[str, str]
 
@@ -317,7 +319,7 @@ def _add_vectors(corpora: Corpora, name: str, passages: list[Passage], how: _Vec
         options = FaissOptions(kind=how.search)  # type: ignore[arg-type]
     with _progress("encoding", len(passages)) as step:
         encode = _Encoding(how.embed, step)
-        if not how.by_words_too:
+        if not how.is_hybrid:
             return corpora.add_dense(
                 name, passages, encode, options=options, duplicates=how.duplicates, stamps=how.stamps
             )

@@ -120,7 +120,7 @@ def watch(chunks: Iterator[Chunk], codec: Codec) -> Result:
         for chunk in chunks:
             passes, tokens = passes + 1, tokens + len(chunk.token_ids)
             copied += sum(source is not None for source in chunk.sources)
-            growing.land(pieces.push(chunk))
+            growing.append(pieces.push(chunk))
             for line in growing.settled():
                 live.console.print(line)
             seconds = perf_counter() - started

@@ -1,4 +1,7 @@
-"""What servers take besides OpenAI's plain fields: the edited text, references, predictions, margins."""
+"""What servers take besides OpenAI's plain fields: the edited text, references, predictions, margins.
+
+The margin of a change is the log-probability of its first token less that of the edited text's own token.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from copyspec.views.provenance import SourceText
 Name = Literal["auto", "copyspec", "vllm", "vllm-xargs", "prediction", "plain"]
 DIALECTS: tuple[str, ...] = get_args(Name)
 
-TOP = 5
+TOP_LOGPROBS = 5
 """Most likely tokens asked for at each position, from which margins are computed; Fireworks gives no more."""
 
 _CONTEXT = ("max_model_len", "context_length", "context_window", "max_context_length")
@@ -35,7 +38,7 @@ class Card:
     names: tuple[str, ...] = ()  # of all its models
     owner: str = ""
     context: int | None = None
-    own: str | None = None  # the short name, if it is one of copyspec's own models
+    own_model: str | None = None  # the short name, if it is one of copyspec's own models
 
     @classmethod
     def of(cls, data: bytes, model: str | None) -> Card:
@@ -47,9 +50,11 @@ class Card:
             return cls()
         card = next((card for card in cards if card["id"] == model), cards[0] if len(cards) == 1 else {})
         context = next((value for name in _CONTEXT if type(value := card.get(name)) is int and value > 0), None)
-        own = card.get("own_model")
+        own_model = card.get("own_model")
         owner = str(card.get("owned_by") or "")
-        return cls(tuple(card["id"] for card in cards), owner, context, own if isinstance(own, str) else None)
+        return cls(
+            tuple(card["id"] for card in cards), owner, context, own_model if isinstance(own_model, str) else None
+        )
 
 
 @dataclass(slots=True)
@@ -74,22 +79,22 @@ class Dialect:
         **fields: object,
     ) -> dict[str, object]:
         """A request. `fields`: as in OpenAI's API; None leaves one out."""
-        own: dict[str, object] = {"edit_source": edit_source, "references": list(references) or None}
+        copyspec_fields: dict[str, object] = {"edit_source": edit_source, "references": list(references) or None}
         extra: dict[str, object] = {}
         if not drafts:
             extra = {} if self.name in ("prediction", "plain") else {"drafts": False}
         elif self.name in ("copyspec", "vllm"):
-            extra = own
+            extra = copyspec_fields
         elif self.name == "prediction" and edit_source:
             extra = {"prediction": {"type": "content", "content": edit_source}}
         if self.name == "vllm-xargs":
-            xargs = own if drafts else {"drafts": 0}
+            xargs = copyspec_fields if drafts else {"drafts": 0}
             extra = {"vllm_xargs": {f"copyspec_{name}": value for name, value in xargs.items() if value is not None}}
             extra = extra if extra["vllm_xargs"] else {}
         if margins and edit_source and self.name == "copyspec":
             extra |= {"edit_source": edit_source, "changes": True}
         elif (margins and edit_source and self.name != "plain") or logprobs is not None:
-            extra |= {"logprobs": True, "top_logprobs": TOP if logprobs is None else logprobs}
+            extra |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS if logprobs is None else logprobs}
         limit = fields.pop("max_tokens", None)
         body = {"model": self.model, "messages": self._messages(messages), self.limit_field: limit, **fields, **extra}
         return {name: value for name, value in body.items() if value is not None and name not in self.left_out}
@@ -102,8 +107,8 @@ class Dialect:
         return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *rest]
 
     def without(self, body: Mapping[str, object], error: RefusedError) -> str | None:
-        """Change what later requests hold after the server has refused `body`. Returns what is to be said of that, ""
-        if it is known already; None if there is nothing to change."""
+        """Adapt later requests after the server has refused `body`. Returns a message about what changes, "" if an
+        earlier refusal has changed it; None if there is nothing to change."""
         if self.left_out.intersection(body) or (self.limit_field not in body and "max_tokens" in body):
             return ""  # written before the server had refused another request
         if "max_tokens" in body and error.names("max_completion_tokens"):
@@ -121,7 +126,7 @@ class Dialect:
         if not refused:
             return None
         self.left_out.update(refused)
-        return f"it does not take {', '.join(dict.fromkeys(refused))}: it is asked without"
+        return f"it does not take {', '.join(dict.fromkeys(refused))}: left out from now on"
 
 
 def _has_system(body: Mapping[str, object]) -> bool:

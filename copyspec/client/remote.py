@@ -122,7 +122,7 @@ class Remote:
 
     @property
     def own(self) -> str | None:
-        return self.card.own if self.card.own == DEFAULT or self.card.own in ALIASES else None
+        return self.card.own_model if self.card.own_model == DEFAULT or self.card.own_model in ALIASES else None
 
     @property
     def corrects(self) -> bool:

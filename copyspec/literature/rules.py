@@ -56,7 +56,8 @@ class DraftRule(ABC):
         return not (self.keeps_distribution and sampling.is_greedy)
 
     def picks(self, picker: Picker, logits: torch.Tensor, tree: DraftTree) -> RulePicks:
-        """The picks of one row and step; `logits` [1 + m, V] of the root and each node of `tree`."""
+        """The picks of one row and step, that is the token that follows each node; `logits` [1 + m, V] of the root and
+        each node of `tree`."""
         return RulePicks(self.begin, picker, logits, tree)
 
     def rescorer(self, model: Target) -> NoReturn:

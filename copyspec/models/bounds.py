@@ -20,10 +20,10 @@ MAX_PARTS, MAX_COMPUTED, ELEMENTS_PER_BYTE = 1_000_000, 1 << 28, 2 * 8
 
 
 LOADING = {"output_loading_info": True, "ignore_mismatched_sizes": True}
-"""Options of `from_pretrained` whose second result `check_complete` takes."""
+"""Options of `from_pretrained`, which then also returns what `check_complete` takes."""
 
-UNREAD = "pooler."
-"""Weights that a bare encoder may lack: embeddings are made of its hidden states."""
+OPTIONAL_PREFIX = "pooler."
+"""Prefix of weights that an encoder may lack: embeddings are made from its hidden states, not from the pooler."""
 
 
 def check_complete(info: Mapping[str, Collection[Any]]) -> None:
@@ -31,7 +31,7 @@ def check_complete(info: Mapping[str, Collection[Any]]) -> None:
     if mismatched := sorted(info["mismatched_keys"]):
         name, shape, needed = mismatched[0]
         raise FileError(f"it has {name!r} of shape {list(shape)}, and the model needs {list(needed)}")
-    if missing := sorted(name for name in info["missing_keys"] if not name.startswith(UNREAD)):
+    if missing := sorted(name for name in info["missing_keys"] if not name.startswith(OPTIONAL_PREFIX)):
         raise FileError(f"it lacks {len(missing)} weights, {missing[0]!r} for one")
 
 

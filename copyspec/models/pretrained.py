@@ -245,7 +245,7 @@ class Pretrained:
             if try_to_load_from_cache(self.place, CONFIG, self.hub.get("cache_dir"), self.revision) is None:
                 get_hf_file_metadata(hf_hub_url(self.place, CONFIG, revision=self.revision), self.hub.get("token"))
         except (HfHubHTTPError, ValueError):
-            return  # it answers, or the name is none: loading will say so
+            return  # the hub answers, or the name is invalid: loading reports it
         except Exception as error:  # the errors of its network library
             raise ConnectionError(f"there is no connection to {constants.ENDPOINT} ({first_line(error)})") from error
 
@@ -314,7 +314,7 @@ class Pretrained:
         def message(error: BaseException) -> str:
             return self._needs_code(str(error)) if isinstance(error, CodeError) else self._why_not(missing, error)
 
-        with load_errors(message), _QUESTIONS.none():
+        with load_errors(message), _QUESTIONS.suppressed():
             yield
 
     def _needs_code(self, why: str) -> str:
@@ -394,7 +394,7 @@ class _Questions:
         self._depth, self._seconds = 0, 0
 
     @contextmanager
-    def none(self) -> Iterator[None]:
+    def suppressed(self) -> Iterator[None]:
         from transformers import dynamic_module_utils as module
 
         with self._lock:

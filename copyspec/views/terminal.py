@@ -111,11 +111,11 @@ class GrowingText:
         self.order: list[str] = []
         """Names of the sources in the order they appeared."""
         self._text = Text(end="")  # the lines that may be redrawn
-        self._landed = 0  # its length before the last piece
+        self._last_start = 0  # its length before the last piece
 
-    def land(self, pieces: Sequence[tuple[str, str | None]]) -> None:
+    def append(self, pieces: Sequence[tuple[str, str | None]]) -> None:
         """Add one pass's texts, each with the name of its source."""
-        self._landed = len(self._text)
+        self._last_start = len(self._text)
         for text, name in pieces:
             if name is not None and name not in self.order:
                 self.order.append(name)
@@ -131,13 +131,13 @@ class GrowingText:
             taken.append(_cut(self._text, start, end))
             start = end
         self._text = self._text[start:]
-        self._landed = max(0, self._landed - start)
+        self._last_start = max(0, self._last_start - start)
         return taken
 
     def tail(self, status: str = "") -> RenderableType:
         """The remaining lines with a status line below."""
         shown = self._text.copy()
-        shown.stylize("bold", self._landed)
+        shown.stylize("bold", self._last_start)
         lines, start = [], 0
         for end in line_ends(shown.plain, self._console.width):
             lines.append(_cut(shown, start, end))
@@ -151,7 +151,7 @@ class GrowingText:
         whole = coloured(provenance, self._console, self.order)
         if len(self._text) and whole.plain.endswith(self._text.plain):
             self._text = whole[len(whole) - len(self._text) :]
-        self._landed = len(self._text)
+        self._last_start = len(self._text)
 
 
 def _cut(text: Text, start: int, end: int) -> Text:

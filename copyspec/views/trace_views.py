@@ -12,11 +12,11 @@ from copyspec.views.page import COLOURS, asset, page
 from copyspec.views.pass_trace import Trace, TraceNodes, TracePass
 
 _BAR = 16  # width of the longest bar in cells
-_MAX_DEPTH = 24  # forks that are indented; in a file of somebody else there may be millions
+_MAX_DEPTH = 24  # levels of indentation; a trace read from a file may have millions
 
 
 def chains(nodes: TraceNodes, path: tuple[int, ...]) -> Iterator[tuple[int, list[int], bool]]:
-    """Split the tree into chains: (depth in forks, nodes, whether they were accepted).
+    """Split the tree into chains: (number of branchings above it, its nodes, whether they were accepted).
 
     A chain continues while a node has a single child with the same drafter and the same outcome.
     """
@@ -50,7 +50,7 @@ def summary(trace: Trace) -> list[str]:
     for name, count in totals.num_draft_tokens_per_source.items():
         lines.append(f"  {name}: {count}, {totals.num_accepted_tokens_per_source.get(name, 0)} accepted")
     single = sum(len(pass_.tokens) <= 1 for pass_ in trace.passes)
-    decisions: dict[str, int] = {}
+    decisions: dict[str, int] = {}  # whether passes of one token had a draft, and if not, why: see `Stats.decisions`
     for pass_ in trace.passes:
         if len(pass_.tokens) <= 1:
             name = pass_.decision or "no draft"
@@ -159,9 +159,9 @@ def _tree(trace: Trace, pass_: TracePass, drafters: Mapping[str, int]) -> Iterat
     for depth, chain, accepted in chains(pass_.nodes, pass_.path):
         drafter = pass_.nodes.drafters[chain[0]]
         text = safe(trace.text([pass_.nodes.tokens[node] for node in chain]))
-        word = "accepted" if accepted else "refused"
+        word = "accepted" if accepted else "rejected"
         yield (
-            f'<li class="{word}" style="margin-left:{min(depth, 24)}rem">'
+            f'<li class="{word}" style="margin-left:{min(depth, _MAX_DEPTH)}rem">'
             f'<span class="drafter c{drafters[drafter] % COLOURS}">{text}</span> '
             f"<small>{word}, {safe(drafter)}, {pass_.nodes.probability(chain[0]):.0%}</small></li>"
         )

@@ -118,7 +118,7 @@ def _same(old: Sequence[str], new: Sequence[str]) -> int:
 def _placed(hunk: Hunk, lines: Lines) -> Splice | Refusal:
     """The splice that a hunk means. Of several ways to divide it, the one with the most old lines that has a place: a
     file has dividers between old lines and new ones only if they are its own."""
-    ways = [replace(hunk, old=old, new=new, others=()) for old, new in ((hunk.old, hunk.new), *hunk.others)]
+    ways = [replace(hunk, old=old, new=new, alternatives=()) for old, new in ((hunk.old, hunk.new), *hunk.alternatives)]
     tried = [_one_placed(way, lines) for way in reversed(ways)]
     return next((attempt for attempt in tried if isinstance(attempt, Splice)), tried[len(tried) // 2])
 

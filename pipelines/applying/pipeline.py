@@ -30,7 +30,7 @@ from ..options import ApplyOptions
 from .matching import Lines, applied, splice, spliced
 from .presets import FOLLOW, MERGE, PRESETS
 from .reading import EditError, FileEdit, read_edits
-from .trust import placeholder, stutter, why_not
+from .trust import placeholder, repetition, why_not
 
 if TYPE_CHECKING:
     from ..language_model import LanguageModel
@@ -285,7 +285,7 @@ def _untrusted(lines: Sequence[str], before: Sequence[str], edit: FileEdit, told
     """Why a model's version of a file is not used."""
     if edit.form == "instruction":
         is_asked = any(word in told.casefold() for word in ("duplicat", "repeat", "twice", "copy", "copies"))
-        return placeholder(lines, before) or (None if is_asked else stutter(lines, [before], least=3))
+        return placeholder(lines, before) or (None if is_asked else repetition(lines, [before], least=3))
     if edit.hunks:
         shown: list[Sequence[str]] = [[], *(hunk.new for hunk in edit.hunks), []]
         return why_not(lines, before, shown, [line for hunk in edit.hunks for line in hunk.old])

@@ -12,11 +12,13 @@ from ..edits.lines import LINE_END
 from ..guards.wrappers import FENCE, is_closing
 
 FORMS = ("auto", "blocks", "patch", "diff", "lazy", "whole")
+"""Told by the text; search-and-replace blocks; OpenAI's patches; unified diffs; snippets, in which a comment may stand
+for lines that stay as they are; whole files."""
 
 _START = re.compile(r"[ \t]*(?:<{3,}|-{3,})[ \t]*(?:SEARCH|ORIGINAL)[ \t]*[>:]?[ \t]*")
 _DIVIDER = re.compile(r"[ \t]*={5,}[ \t]*")
 _END = re.compile(r"[ \t]*(?:>{3,}|\+{3,})[ \t]*(?:REPLACE|UPDATED)[ \t]*>?[ \t]*")
-_AT_LINE = re.compile(r":(start|end)_line: ?\[?(\d+)\]?")  # Roo's, above a row of dashes
+_AT_LINE = re.compile(r":(start|end)_line: ?\[?(\d+)\]?")  # in Roo Code's blocks, above a row of dashes
 _PATCH = re.compile(r"\*\*\* (Begin Patch|Update File: |Add File: |Delete File: |Move to: |End of File|End Patch)(.*)")
 _HUNK = re.compile(r"@@+(?: -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))?)?[^\n]*")
 _OTHER_CHANGES = re.compile(r"(?:rename|copy) (?:from|to) |Binary files |GIT binary patch")
@@ -40,11 +42,11 @@ class Hunk:
     old: tuple[str, ...]
     new: tuple[str, ...]
     number: int  # of its first line in the edit, from 1
-    line: int | None = None  # where the edit says that it belongs, from 1, if its own numbers agree
+    line: int | None = None  # its place in the file, from 1; None: not given, or the line counts are wrong
     scopes: tuple[str, ...] = ()  # lines that stand before it, from the outermost
     ends_with_newline: bool | None = None  # None: as the file does
-    others: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
-    """Other ways to divide a block that holds several dividers."""
+    alternatives: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
+    """Other pairs of old and new lines, of a block that holds several dividers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,8 @@ class FileEdit:
 
 
 def read_edits(source: str, form: str = "auto") -> list[FileEdit]:
-    """The edits in a text, by file, in the order of their first mention. Raises EditError for an empty or a cut one, or
-    one that no file can hold."""
+    """The edits in a text, one for each file, in order of first mention. Raises EditError if the text is empty or cut
+    off, or holds what no file can."""
     if form not in FORMS:
         raise ValueError(f"form={form!r} must be one of {', '.join(FORMS)}")
     if not source.strip():
@@ -143,7 +145,7 @@ def _block(body: Sequence[str], number: int) -> Hunk:
     if not dividers:
         raise EditError(f"the block at line {number} of the edit has no '=======' between the old lines and the new")
     (old, new), *others = [(tuple(body[:at]), tuple(body[at + 1 :])) for at in exact or dividers]
-    return Hunk(old, new, number, line, others=tuple(others))
+    return Hunk(old, new, number, line, alternatives=tuple(others))
 
 
 def _patch(lines: Sequence[str]) -> Iterator[FileEdit]:
@@ -157,7 +159,9 @@ def _patch(lines: Sequence[str]) -> Iterator[FileEdit]:
         kind, path = head[1].strip(), head[2].strip()
         body = [line for line in lines[at + 1 : following] if line.strip() != "*** End of File"]
         if kind == "Move to:":
-            raise EditError(f"line {at + 1} of the edit moves a file, which is not done: make the edit, then move it")
+            raise EditError(
+                f"line {at + 1} of the edit moves a file, which is not supported: make the edit, then move it"
+            )
         if kind == "Add File:":
             new = tuple(line[1:] for line in body if line.startswith("+"))
             yield FileEdit(path, "patch", (Hunk((), new, at + 1),), creates=True)
@@ -191,7 +195,7 @@ def _diff(lines: Sequence[str]) -> Iterator[FileEdit]:
             at += 2
         elif _OTHER_CHANGES.match(lines[at]):
             raise EditError(
-                f"line {at + 1} of the edit renames a file or holds no text, which is not done: {lines[at]}"
+                f"line {at + 1} of the edit renames a file or holds no text, which is not supported: {lines[at]}"
             )
         elif lines[at].startswith("@@") and (head := _HUNK.fullmatch(lines[at])):
             end = next((i for i in range(at + 1, len(lines)) if _ends_hunk(lines, i)), len(lines))

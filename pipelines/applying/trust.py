@@ -1,6 +1,7 @@
-"""What a merged file must keep to be used: every line is the file's or the edit's, and those that go are the edit's.
+"""When a merged file may be used: each line is from the file or the edit, and the edit removes each line that is gone.
 
-The rules read lines without the blanks around them, so they hold for any language; `syntax` asks its parser.
+Lines are compared without surrounding blanks, so that the rules hold for any language; `guards.syntax` asks a parser.
+An omission mark is a line that stands for others, such as `# ... existing code ...`.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from ..documents import Refusal
 from ..edits.lines import aligned
 from ..guards.omissions import is_omission
 
-_SEEN = 80  # characters of a line that a refusal shows
+_MAX_QUOTED = 80  # characters of a line that a refusal shows
 
 Chunks = Sequence[Sequence[str]]
 
 
 def why_not(lines: Sequence[str], before: Sequence[str], edit: Chunks, gone: Iterable[str] = ()) -> Refusal | None:
-    """Why the lines of a merged file are not used; None if nothing speaks against them.
+    """Why the lines of a merged file may not be used; None if they may.
 
-    `edit`: the stretches of lines that the edit shows without a gap, with an empty one at an end where a mark stands;
-    `gone`: lines that it shows as removed. Blank lines count nowhere.
+    `edit`: the runs of lines that the edit shows without a gap, with an empty one at an end where an omission mark
+    stands. `gone`: lines that it shows as removed. Blank lines are ignored.
     """
-    edit = [_written(chunk)[1] for chunk in edit]
+    edit = [_nonblank(chunk)[1] for chunk in edit]
     return (
         placeholder(lines, before)
         or _cut(lines, edit)
@@ -34,7 +35,7 @@ def why_not(lines: Sequence[str], before: Sequence[str], edit: Chunks, gone: Ite
 
 
 def placeholder(lines: Sequence[str], before: Sequence[str]) -> Refusal | None:
-    """A refusal of a mark for lines that were left out, if it is no line of the file."""
+    """A refusal of an omission mark that is not a line of the file."""
     known = {line.strip() for line in before}
     for at, line in enumerate(lines):
         if is_omission(line) and line.strip() not in known:
@@ -42,11 +43,11 @@ def placeholder(lines: Sequence[str], before: Sequence[str]) -> Refusal | None:
     return None
 
 
-def stutter(lines: Sequence[str], known: Chunks, least: int = 2) -> Refusal | None:
-    """A refusal of lines that stand twice in a row, as in none of the `known` texts, if one of them is no other one.
-    `least`: so many hold words."""
-    at, texts = _written(lines)
-    others = [f"\n{chr(10).join(_written(text)[1])}\n" for text in known]
+def repetition(lines: Sequence[str], known: Chunks, least: int = 2) -> Refusal | None:
+    """A refusal of a run of lines that is repeated at once, unless one of the `known` texts repeats it, too. A run
+    counts if at least `least` of its lines have a letter or digit."""
+    at, texts = _nonblank(lines)
+    others = [f"\n{chr(10).join(_nonblank(text)[1])}\n" for text in known]
     last, done = dict[str, int](), dict[int, int]()  # by line: its last place; by distance: where its last run ends
     for here, text in enumerate(texts):
         size = here - last.get(text, here)
@@ -64,14 +65,14 @@ def stutter(lines: Sequence[str], known: Chunks, least: int = 2) -> Refusal | No
             continue
         if not any("\n".join(["", *first, *first, ""]) in other for other in others):
             return Refusal(
-                "doubled", f"{_span(at[start - size], at[start - 1])} stand there twice: {_quoted(first[0])}"
+                "doubled", f"the new version repeats {_span(at[start - size], at[start - 1])}: {_quoted(first[0])}"
             )
     return None
 
 
 def _cut(lines: Sequence[str], edit: Chunks) -> Refusal | None:
-    """A refusal of lines that hold the edit's in part only, or with others between them."""
-    whole = "\n".join(["", *_written(lines)[1], ""])
+    """A refusal of lines that lack a part of the edit, or have other lines inside of it."""
+    whole = "\n".join(["", *_nonblank(lines)[1], ""])
     for chunk in edit:
         if "\n".join(["", *chunk, ""]) not in whole and chunk:
             line = next((line for line in chunk if f"\n{line}\n" not in whole), chunk[-1])
@@ -80,8 +81,8 @@ def _cut(lines: Sequence[str], edit: Chunks) -> Refusal | None:
 
 
 def _dropped(lines: Sequence[str], before: Sequence[str], edit: Chunks, removed: Counter[str]) -> Refusal | None:
-    """A refusal of lines without some of the file's, which the edit does not remove."""
-    (at, old), (_, new) = _written(before), _written(lines)
+    """A refusal of lines that lack some of the file's that the edit does not remove."""
+    (at, old), (_, new) = _nonblank(before), _nonblank(lines)
     regions = [region for tag, *region in aligned(old, new) if tag != "equal"]
     added = Counter(line for _, _, first, last in regions for line in new[first:last])
     moved = added - Counter(line for chunk in edit for line in chunk)  # what came back elsewhere, not with the edit
@@ -90,7 +91,7 @@ def _dropped(lines: Sequence[str], before: Sequence[str], edit: Chunks, removed:
         if not any(lost[line] for line in old[start:end]):
             continue
         spans = _slid(old, start, end, first == last)
-        if not any(_is_told(old, span, new[first:last], edit) for span in spans):
+        if not any(_is_shown(old, span, new[first:last], edit) for span in spans):
             missing = next(line for line in old[start:end] if lost[line])
             where = f"{_span(at[start], at[end - 1])} of the file"
             return Refusal("dropped", f"{where} would go, and the edit does not remove them: {_quoted(missing)}")
@@ -98,7 +99,7 @@ def _dropped(lines: Sequence[str], before: Sequence[str], edit: Chunks, removed:
 
 
 def _slid(old: Sequence[str], start: int, end: int, may_slide: bool) -> Iterator[tuple[int, int]]:
-    """A span of lines that go, and those that leave the same lines if they go instead."""
+    """A span of removed lines, and the spans above and below whose removal leaves the same text."""
     yield start, end
     for step in (-1, 1) if may_slide else ():
         first, last = start, end
@@ -109,9 +110,9 @@ def _slid(old: Sequence[str], start: int, end: int, may_slide: bool) -> Iterator
             yield first, last
 
 
-def _is_told(old: Sequence[str], span: tuple[int, int], new: Sequence[str], edit: Chunks) -> bool:
-    """Whether an edit shows that `new` takes the place of a span of lines: between the lines around them; or, at an end
-    of a chunk, if they become no fewer."""
+def _is_shown(old: Sequence[str], span: tuple[int, int], new: Sequence[str], edit: Chunks) -> bool:
+    """Whether an edit shows that `new` replaces a span of lines: between the lines around the span, or at an end of a
+    chunk if `new` is not shorter."""
     size = span[1] - span[0]
     above, below = old[span[0] - 1] if span[0] else None, old[span[1]] if span[1] < len(old) else None
     if not new and old[span[0]] == below:
@@ -127,16 +128,16 @@ def _is_told(old: Sequence[str], span: tuple[int, int], new: Sequence[str], edit
             opens = number == 0 and is_first if above is None else not is_first and chunk[start - 1] == above
             closes = number == len(edit) - 1 and is_last if below is None else not is_last and chunk[end] == below
             if opens and closes and size > len(new):
-                if says_nothing or not _is_rivalled(old, span, len(new), (chunk[:start], chunk[end:])):
+                if says_nothing or not _is_ambiguous(old, span, len(new), (chunk[:start], chunk[end:])):
                     return True
             elif (opens or is_first) and (closes or is_last) and size <= len(new):
                 return True
     return False
 
 
-def _is_rivalled(old: Sequence[str], span: tuple[int, int], size: int, around: Chunks) -> bool:
-    """Whether `size` lines of a span stand between the same lines above and below as all of it: then an edit with so
-    many new ones rather changes these."""
+def _is_ambiguous(old: Sequence[str], span: tuple[int, int], size: int, around: Chunks) -> bool:
+    """Whether some `size` lines of a span match as much of the edit above and below them as the whole span does: an
+    edit with `size` new lines is then more likely to replace only these."""
     above, below = around[0][::-1], around[1]
     before, after = _shared(old[: span[0]][::-1], above), _shared(old[span[1] :], below)
     return any(
@@ -152,25 +153,22 @@ def _shared(some: Sequence[str], others: Sequence[str]) -> int:
 
 
 def _added(lines: Sequence[str], before: Sequence[str], shown: Sequence[str]) -> Refusal | None:
-    """A refusal of a line that stands there more often than in the file and the edit together, and of lines twice in a
-    row."""
-    left = Counter([*_written(before)[1], *shown])
+    """A refusal of a line that occurs more often than in the file and the edit together, and of repeated runs."""
+    left = Counter([*_nonblank(before)[1], *shown])
     known = set(left)
-    for place, line in zip(*_written(lines), strict=True):
+    for place, line in zip(*_nonblank(lines), strict=True):
         left[line] -= 1
         if left[line] < 0:
             if line in known:
-                return Refusal(
-                    "doubled", f"line {place + 1} of the new version stands there too often: {_quoted(line)}"
-                )
+                return Refusal("doubled", f"line {place + 1} of the new version occurs too often: {_quoted(line)}")
             return Refusal(
                 "invented", f"line {place + 1} of the new version is neither the file's nor the edit's: {_quoted(line)}"
             )
-    return stutter(lines, (before, shown))
+    return repetition(lines, (before, shown))
 
 
-def _written(lines: Sequence[str]) -> tuple[list[int], list[str]]:
-    """The places of the lines that are not blank, and these without the blanks around them."""
+def _nonblank(lines: Sequence[str]) -> tuple[list[int], list[str]]:
+    """The indices of the lines that are not blank, and these lines without surrounding blanks."""
     written = [(at, text) for at, line in enumerate(lines) if (text := line.strip())]
     return [at for at, _ in written], [text for _, text in written]
 
@@ -180,4 +178,4 @@ def _span(first: int, last: int) -> str:
 
 
 def _quoted(line: str) -> str:
-    return repr(line.strip()[:_SEEN])
+    return repr(line.strip()[:_MAX_QUOTED])

@@ -11,10 +11,10 @@ LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 def aligned(before: Sequence[str], lines: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
-    """Yield the stretches of two texts as `SequenceMatcher.get_opcodes` does, what both begin and end with as equal."""
-    most = min(len(before), len(lines))
-    first = next((index for index in range(most) if before[index] != lines[index]), most)
-    last = next((index for index in range(most - first) if before[-1 - index] != lines[-1 - index]), most - first)
+    """Yield opcodes as `SequenceMatcher.get_opcodes` does, what both texts begin and end with as equal."""
+    shorter = min(len(before), len(lines))
+    first = next((index for index in range(shorter) if before[index] != lines[index]), shorter)
+    last = next((index for index in range(shorter - first) if before[-1 - index] != lines[-1 - index]), shorter - first)
     old, new = before[first : len(before) - last], lines[first : len(lines) - last]
     if first:
         yield "equal", 0, first, 0, first
@@ -41,42 +41,42 @@ def distance(lines: Sequence[str], before: Sequence[str], *, exact: bool = False
 
 
 def shared(lines: Iterable[str], before: Sequence[str]) -> bool:
-    """Whether any of the lines, blanks apart, is one of the file."""
+    """Whether any of the lines that have a letter or digit is in `before`, surrounding blanks apart."""
     known = {line.strip() for line in before}
     return any(line.strip() in known for line in lines if any(map(str.isalnum, line)))
 
 
 def with_line_ends(version: str, body: str, after: str) -> str:
-    """A version of a text, with `\\n` as line ends, with those of the text. `after`: the white space behind the text,
-    which holds the end of its last line."""
+    """`version`, a new version of `body`, with the line ends of `body` in place of `\\n`. `after`: the white space
+    after `body`, which holds the end of its last line."""
     lines, ends = version.split("\n"), LINE_END.findall(f"{body}{after}")
-    made = line_ends(lines, LINE_END.split(body), ends)
-    return "".join(f"{line}{end}" for line, end in zip(lines, [*made[:-1], ""], strict=True))
+    chosen = line_ends(lines, LINE_END.split(body), ends)
+    return "".join(f"{line}{end}" for line, end in zip(lines, [*chosen[:-1], ""], strict=True))
 
 
 def line_ends(lines: Sequence[str], before: Sequence[str], ends: Sequence[str]) -> list[str]:
-    """The ends of lines that take the place of others, whose ends are `ends`: each line's own, or that of the line that
-    it replaces, or of the line before."""
+    """The line ends of `lines`, which replace the lines `before` with the ends `ends`. A line keeps its end; a new one
+    has that of the line that it replaces, or else of the line above."""
     if len(set(ends)) < 2:
         return [ends[0] if ends else "\n"] * len(lines)
-    made = list[str]()
+    chosen = list[str]()
     for tag, start, end, first, last in aligned(before, lines):
         if tag == "delete":
             continue
         for index in range(first, last):
             source = start + index - first
             known = source < min(end, len(ends))
-            made.append(ends[source] if known else made[-1] if made else ends[min(start, len(ends) - 1)])
-    return made
+            chosen.append(ends[source] if known else chosen[-1] if chosen else ends[min(start, len(ends) - 1)])
+    return chosen
 
 
 def words(lines: Sequence[str]) -> set[str]:
-    """Words of lines, of four letters or more."""
+    """The words of lines, of four letters or more, in lower case."""
     return {word for line in lines for word in re.findall(r"\w{4,}", line.casefold())}
 
 
 def parts(lines: Sequence[str]) -> set[str]:
-    """Words of lines, and pairs of letters where words are not parted."""
+    """The words of lines, and the pairs of neighbouring characters in scripts that may be written without spaces."""
     pairs = (
         word[at : at + 2] for line in lines for word in re.findall(r"[\u2e80-\uffff]+", line) for at in range(len(word))
     )

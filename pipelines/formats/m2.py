@@ -37,7 +37,7 @@ class M2Format:
             yield replace(_part(block), encoding=self.encoding)
 
     def write(self, part: Part, edits: Sequence[Edit]) -> bytes:
-        block = part.carried
+        block = part.carried  # its lines, as `read` found them
         if not isinstance(block, tuple):
             raise TypeError(f"a part of another format: {part!r}")
         annotations = [line.rstrip("\r\n") for line in block if line.startswith("A ")]

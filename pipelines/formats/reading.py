@@ -15,17 +15,17 @@ LINE_LIMIT = 2 << 20
 """Maximum characters of a line. Longer ones are returned in pieces, to bound the memory."""
 
 IDLE_CHARS = 16 << 10
-"""Maximum characters without segments that are joined into one part."""
+"""Maximum characters of a part that joins parts without segments, that is without text to correct."""
 
 _CHUNK = 64 << 10
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _LOSSLESS = ("utf-8", "ascii", "iso8859-1")
 """Encodings known to restore every byte; others are checked while reading."""
-_OTHER_MARKS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+_UTF16_MARKS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 BOM = "\ufeff"  # a byte order mark
 _FRONT_MATTER = {"---": ("---", "..."), "+++": ("+++",)}  # YAML and TOML: first line, last lines
 FRONT_MATTER_KEY = re.compile(r"[\"']?[\w .-]{1,200}[\"']?[ \t]{0,200}[:=]|#|\{|- ")
-"""Begins the second line of front matter. Otherwise the first line is a transition."""
+"""How the second line of front matter begins. Otherwise the first line is a horizontal rule."""
 _LAYOUT = dict.fromkeys(map(ord, "\t\r\n"))
 
 
@@ -55,12 +55,12 @@ def read_lines(stream: BinaryIO, encoding: str = "utf-8") -> Iterator[str]:
     Unlike `str.splitlines` no other characters end a line. Raises FormatError for UTF-16.
     """
     decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
-    check = None if codecs.lookup(encoding).name in _LOSSLESS else _Returning(encoding)
+    check = None if codecs.lookup(encoding).name in _LOSSLESS else _RoundTrip(encoding)
     pending, is_first = "", True
     while True:
         raw = stream.readline(_CHUNK)
         if is_first:
-            _check_mark(raw)
+            _check_bom(raw)
             is_first = False
         text = decoder.decode(raw, final=not raw)
         if check is not None:
@@ -87,9 +87,9 @@ def read_lines(stream: BinaryIO, encoding: str = "utf-8") -> Iterator[str]:
         yield pending
 
 
-class _Returning:
-    """Checks that encoding the text restores the bytes. In some encodings a character has two forms, or a state carries
-    over between lines."""
+class _RoundTrip:
+    """Checks that encoding the decoded text restores the bytes. Some encodings have two forms of a character, or a
+    state that carries over between lines."""
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
@@ -106,8 +106,8 @@ class _Returning:
 
 
 def changed(text: str, edits: Sequence[Edit]) -> str:
-    """Apply the edits to `text`. Raises FormatError for one that inserts a character that is not text: `writable` drops
-    such edits, and this protects files from callers without it."""
+    """Apply the edits to `text`. Raises FormatError for one that inserts an invisible or invalid character: `writable`
+    drops such edits, and this protects files from callers that do not use it."""
     for edit in edits:
         was = text[edit.start : edit.end]
         if (char := stray(edit.replacement.translate(_LAYOUT), was)) is not None:
@@ -172,7 +172,7 @@ def is_blank(line: str) -> bool:
     return not line.strip()
 
 
-def _check_mark(raw: bytes) -> None:
-    for mark, name in _OTHER_MARKS.items():
+def _check_bom(raw: bytes) -> None:
+    for mark, name in _UTF16_MARKS.items():
         if raw.startswith(mark):
             raise FormatError(f"the file is {name} (it begins with {mark!r}): convert it to UTF-8")

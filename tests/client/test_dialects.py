@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import copyspec
-from copyspec.client.dialects import DIALECTS, TOP
+from copyspec.client.dialects import DIALECTS, TOP_LOGPROBS
 from copyspec.integrations.vllm.parameters import DRAFTS, EDIT_SOURCE, REFERENCES
 from copyspec.pipelines import (
     ApplyOptions,
@@ -59,9 +59,13 @@ def test_each_dialect_tells_the_edited_text_in_its_way(dialect: Any) -> None:
     common = {"model", "messages", "max_tokens", "temperature"}
     expected: dict[str, Any] = {
         "copyspec": {"edit_source": TEXT, "changes": True},
-        "vllm": {"edit_source": TEXT, "logprobs": True, "top_logprobs": TOP},
-        "vllm-xargs": {"vllm_xargs": {EDIT_SOURCE: TEXT}, "logprobs": True, "top_logprobs": TOP},
-        "prediction": {"prediction": {"type": "content", "content": TEXT}, "logprobs": True, "top_logprobs": TOP},
+        "vllm": {"edit_source": TEXT, "logprobs": True, "top_logprobs": TOP_LOGPROBS},
+        "vllm-xargs": {"vllm_xargs": {EDIT_SOURCE: TEXT}, "logprobs": True, "top_logprobs": TOP_LOGPROBS},
+        "prediction": {
+            "prediction": {"type": "content", "content": TEXT},
+            "logprobs": True,
+            "top_logprobs": TOP_LOGPROBS,
+        },
         "plain": {},
     }
     assert {name: value for name, value in body.items() if name not in common} == expected[dialect]

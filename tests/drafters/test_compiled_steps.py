@@ -44,7 +44,7 @@ def state(drafter: CopyDrafter) -> list[object]:
     """Return all that a drafter has learned, and what it knows of its output."""
     corpus, estimates, tracker = drafter._corpus, drafter._estimates, drafter._tracker
     learned = [getattr(estimates, name) for name in vars(estimates)]
-    known = [corpus.tokens, [*corpus.written.items()], corpus._counts, corpus.common, corpus.substitutes.places]
+    known = [corpus.tokens, [*corpus.written.items()], corpus._counts, corpus.common, corpus.substitutes.packed]
     return [*learned, *known, tracker._copied, tracker._followed.is_active, tracker.cursors()]
 
 

@@ -27,7 +27,7 @@ from copyspec.drafters.copying.drafter import BREAKING_CONSTANTS, CONSTANTS, TAB
 from copyspec.drafters.copying.estimates import Estimates
 from copyspec.drafters.copying.growth import Cursor, Grown, PredictorCalls
 from copyspec.drafters.copying.native_module import COMPILED
-from copyspec.drafters.copying.substitutes import COLUMNS, REPEATED
+from copyspec.drafters.copying.substitutes import COLUMNS, SUBSTITUTE_RATIOS
 from copyspec.drafters.predictors.ngrams import NGrams
 from copyspec.sources import Source
 from copyspec.tree import ROOT, Origin
@@ -110,7 +110,7 @@ def _case() -> Case:
     corpus, estimates = CopyCorpus([Source([1, 2, 3, 1, 2, ord(" "), ord("a")], "prompt")], eos=7), Estimates()
     weights = [estimates.miss_at_root, estimates.miss_deeper, estimates.ngram_scale, estimates.common]
     said = [[(3, 100)], estimates.at_root, estimates.deeper, list(estimates.crowds)]
-    said += [{3: 2 * COLUMNS}, REPEATED]
+    said += [{3: 2 * COLUMNS}, SUBSTITUTE_RATIOS]
     text = [corpus.tokens, corpus.kinds, corpus.places, corpus.written]
     arguments = [TABLES, *text, *said, *weights, corpus.common, 64, (), ARRAYS, ()]
     return dict(zip(ARGUMENTS, arguments, strict=True))

@@ -236,14 +236,14 @@ def test_what_is_bundled_speaks_the_default_models_tokens(default_codec: Codec) 
 
 
 def test_engines_of_equal_tokenizers_share_them(default_codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language, "KEPT", 2)
+    monkeypatch.setattr(language, "MAX_KEPT", 2)
     ngrams = Language(default_codec, 6144).ngrams
     assert Language(Codec(copy.deepcopy(default_codec.tokenizer)), 6144).ngrams is ngrams
     other = copy.deepcopy(default_codec.tokenizer)
     other.add_tokens(["qwertz"])
     for codec, size in ((Codec(other), 6144), (default_codec, 1000), (default_codec, 2000)):
         assert Language(codec, size).ngrams is not ngrams
-    assert len(language._kept) == language.KEPT
+    assert len(language._kept) == language.MAX_KEPT
     assert Language(default_codec, 6144).ngrams is not ngrams, "it was given up for others"
 
 

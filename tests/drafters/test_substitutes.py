@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from copyspec.budget import Budget
 from copyspec.drafters import CopyDrafter
-from copyspec.drafters.copying.substitutes import COLUMNS, KEPT, SEEN, Substitutes
+from copyspec.drafters.copying.substitutes import COLUMNS, MAX_KEPT, MAX_REPLACED, Substitutes
 from copyspec.sources import Source
 
 OLD, NEW = 50, 90
@@ -37,23 +37,23 @@ def test_a_token_that_was_replaced_is_drafted_replaced_and_the_copy_goes_on() ->
     write(drafter, edited[:12])
     assert tuple(edited[12:20]) in paths(drafter), "past the second place"
     write(drafter, [*TEXT[12:18], *edited[18:20]])  # here the original was kept
-    assert drafter._corpus.substitutes.places[OLD] % COLUMNS == 2
+    assert drafter._corpus.substitutes.packed[OLD] % COLUMNS == 2
 
 
 def test_substitutes_are_counted_and_forgotten() -> None:
     substitutes = Substitutes()
     substitutes.replaced(OLD, 5)
-    for _ in range(SEEN + 1):
+    for _ in range(MAX_REPLACED + 1):
         substitutes.repeated(OLD)
-    assert divmod(substitutes.places[OLD], COLUMNS) == (5, 2 * KEPT * (SEEN - 1))
-    for count in range(1, KEPT):
+    assert divmod(substitutes.packed[OLD], COLUMNS) == (5, 2 * MAX_KEPT * (MAX_REPLACED - 1))
+    for count in range(1, MAX_KEPT):
         substitutes.kept(OLD)
-        assert substitutes.places[OLD] % (2 * KEPT) == 2 * count
+        assert substitutes.packed[OLD] % (2 * MAX_KEPT) == 2 * count
     substitutes.repeated(OLD)
-    assert substitutes.places[OLD] % (2 * KEPT) == 0
-    for _ in range(KEPT):
+    assert substitutes.packed[OLD] % (2 * MAX_KEPT) == 0
+    for _ in range(MAX_KEPT):
         substitutes.kept(OLD)
-    assert not substitutes.places
+    assert not substitutes.packed
 
 
 def test_an_output_may_begin_as_its_prompt_does_though_a_text_is_edited_and_does_not_end_before_it_has_begun() -> None:

@@ -100,7 +100,7 @@ def in_python(case: Case) -> tuple[object, ...]:
         **{name: case[name] for name in ("kinds", "places", "written", "common")},
         tokens=values.text,
         output_start=len(values.kinds) - 1,
-        substitutes=SimpleNamespace(places=values.substitutes),
+        substitutes=SimpleNamespace(packed=values.substitutes),
     )
     estimates = SimpleNamespace(**case | {"common": values.common_weights, "copies_break": False})
     ngrams = None

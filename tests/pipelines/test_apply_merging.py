@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyspec.pipelines import ApplyOptions, ApplyPipeline
-from copyspec.pipelines.applying.trust import stutter
+from copyspec.pipelines.applying.trust import repetition
 from copyspec.pipelines.edits.lines import LINE_END
 from copyspec.pipelines.guards.syntax import error_in
 from kit.oracle_model import OracleModel
@@ -109,12 +109,12 @@ def faults() -> Iterator[tuple[str, str, str]]:
     yield (
         "".join(split[:end] + split[second:]),
         "doubled",
-        "line 15 of the new version stands there too often: 'def second(y):'",
+        "line 15 of the new version occurs too often: 'def second(y):'",
     )
     yield (
         DONE + "\n    def row(self):\n        return 3\n",
         "doubled",
-        "line 25 of the new version stands there too often",
+        "line 25 of the new version occurs too often",
     )
     yield "".join(split[:end]), "lost", "a part of the edit is not in the new version"
     yield "".join(split[: at("    def row")]), "lost", "'def row(self):'"
@@ -279,7 +279,7 @@ def test_long_files_of_few_lines_are_checked_quickly() -> None:
     file = "".join(f"item {number % 7}\n}},\n" for number in range(4000))
     start = time.process_time()
     assert merge(file + "last\n", "# ...\nlast\n", file) == file + "last\n"
-    assert stutter(file.split("\n"), [file.split("\n")]) is None
+    assert repetition(file.split("\n"), [file.split("\n")]) is None
     assert time.process_time() - start < 10.0  # takes a second
 
 
@@ -290,7 +290,7 @@ def test_lines_twice_in_a_row_are_found_wherever_they_are(lines: list[str]) -> N
         return len(lines) >= at + 2 * size and lines[at : at + size] == lines[at + size : at + 2 * size]
 
     spans = [(at, size) for at in range(len(lines)) for size in range(2, 8) if is_twice(at, size)]
-    span = stutter(lines, [])
+    span = repetition(lines, [])
     assert spans or span is None
     if any(lines[at : at + size].count(line) == 1 for at, size in spans for line in lines[at : at + size]):
         assert span is not None

@@ -73,7 +73,7 @@ def test_tabs_and_widened_characters_lose_no_end_of_a_line() -> None:
     text = "a\tb cdefghij\t\tk " + "\u2764\ufe0f" * 20
     screen = console(width=16)
     growing = GrowingText(screen)
-    growing.land([(text, None)])
+    growing.append([(text, None)])
     screen.print(growing.tail())
     shown = re.sub(r"\x1b\[[0-9;]*m", "", screen.file.getvalue())  # type: ignore[attr-defined]
     assert "".join(shown.split()) == "".join(text.split())
@@ -95,7 +95,7 @@ def test_a_growing_text_is_left_to_the_terminal_line_by_line(width: int) -> None
     pieces = [(f"word{i} ", "one" if i % 3 else None) for i in range(200)] + [("end", "two")]
     settled = []
     for piece in pieces:
-        growing.land([piece])
+        growing.append([piece])
         settled += growing.settled()
         screen.print(growing.tail("3 tokens"))
     shown = " ".join(line.plain for line in settled)

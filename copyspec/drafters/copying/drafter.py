@@ -61,7 +61,7 @@ from copyspec.drafters.copying.situations import (
     later_start,
     resumed,
 )
-from copyspec.drafters.copying.substitutes import COLUMNS, KEPT, REPEATED, SEEN
+from copyspec.drafters.copying.substitutes import COLUMNS, MAX_KEPT, MAX_REPLACED, SUBSTITUTE_RATIOS
 from copyspec.drafters.copying.versions import VersionComparisons, version_of
 from copyspec.drafters.predictors.ngrams import KEY_BITS, MAX_CONTINUATIONS, MIN_SHARE, ORDERS, NGrams
 from copyspec.sources import EVEN_ODDS, Source
@@ -107,7 +107,7 @@ TABLES: object = COMPILED and COMPILED.make_tables(*CONSTANTS)
 BREAKING_TABLES: object = COMPILED and COMPILED.make_tables(*BREAKING_CONSTANTS)
 
 RATES: object = COMPILED and COMPILED.make_rates(
-    RECORD_DECAY, PRIOR_COUNT, PRIOR_COUNT_WRONG, MAX_FACTOR, situations.STRIDE, SHORT, SEEN, KEPT
+    RECORD_DECAY, PRIOR_COUNT, PRIOR_COUNT_WRONG, MAX_FACTOR, situations.STRIDE, SHORT, MAX_REPLACED, MAX_KEPT
 )
 
 ODDS: object = COMPILED and COMPILED.make_odds(
@@ -436,8 +436,8 @@ def grow(
         estimates.at_root,
         estimates.deeper,
         estimates.crowds,
-        corpus.substitutes.places,
-        REPEATED,
+        corpus.substitutes.packed,
+        SUBSTITUTE_RATIOS,
         estimates.miss_at_root,
         estimates.miss_deeper,
         estimates.ngram_scale,
@@ -486,7 +486,7 @@ def learn(grown: Grown, tokens: Sequence[int], corpus: CopyCorpus, estimates: Es
         grown.cursors,
         corpus.tokens,
         corpus.output_start,
-        corpus.substitutes.places,
+        corpus.substitutes.packed,
         estimates.records,
         estimates.priors,
         estimates.at_root,

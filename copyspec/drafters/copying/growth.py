@@ -1,7 +1,10 @@
 """Grows the draft tree, best first, cuts chains from it and learns from it: the reference for the C code in native/.
 
-A cursor is a position in the corpus (`corpus.CopyCorpus`) whose token may come next, with its situation. The tree may
-also be grown with predictors, such as a draft model or a datastore. A miss is the event that no copied token is right.
+A cursor is a position in the corpus (`corpus.CopyCorpus`: all sources and the output in one list) whose token may come
+next, with its situation: how it was found and how many tokens match, as one number that indexes its weight
+(`situations`). A fork is an entry of the corpus after which a source goes on either there or at another position. The
+tree may also be grown with predictors, such as a draft model or a datastore. A miss is the event that no copied token
+is right.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from copyspec.drafters.copying.situations import (
     STRIDE,
     crowd_columns,
 )
-from copyspec.drafters.copying.substitutes import COLUMNS, REPEATED
+from copyspec.drafters.copying.substitutes import COLUMNS, SUBSTITUTE_RATIOS
 from copyspec.drafters.predictors.base import Path, TokenProbs
 from copyspec.drafters.predictors.ngrams import KEY_BITS, KEY_MASK, KEY_TOKENS, ORDERS, NGrams, context
 from copyspec.sources import FORK
@@ -80,8 +83,8 @@ class Grown:
     scores: list[float] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)  # corpus position of the node's heaviest cursor, or NOWHERE
     cursors: list[list[Cursor]] = field(default_factory=list)  # the node's cursors, moved past its token
-    offered: set[int] = field(default_factory=set)  # tokens of the root's cursors, and the common ones
-    hit_prob: float = 0.0  # total probability of these
+    offered: set[int] = field(default_factory=set)  # tokens of the root's cursors, and `CopyCorpus.common`
+    hit_prob: float = 0.0  # total probability of the offered tokens
     context: int = 0  # key of the n-gram context at the root
     ngram_probs: TokenProbs = ()  # n-gram predictions at the root, given that no offered token is right
     least: float = 0.0  # a further node pays only with a score above this
@@ -127,12 +130,12 @@ def grow(
     has_model = any([predictor.is_model for predictor in predictors])
     child_priority = 1.0 if has_model else CHILD_PRIORITY
     copy_priority = COPY_PRIORITY_SHORT if estimates.copies_break else COPY_PRIORITY
-    end, miss_weight, order, count, replaced = len(text), estimates.miss_deeper, 1, 0, corpus.substitutes.places
+    end, miss_weight, order, count, replaced = len(text), estimates.miss_deeper, 1, 0, corpus.substitutes.packed
     max_nodes, costs = budget.max_nodes, budget.costs
     cheapest = min([after - before for before, after in pairwise(costs)]) if len(costs) > 1 else 0.0
     expected, least = 1.0, max(MIN_SCORE, cheapest)  # `least`: a lower score cannot raise the tokens per time
     while heap and -heap[0][0] > child_priority * least:
-        negative, _, token, parent, position, group, number = heappop(heap)
+        negative, _, token, parent, position, group, index = heappop(heap)
         if token == CHILDREN:
             if grown.scores[parent] > least:
                 for child in children(corpus, group, estimates, grown, parent, ngrams, order, predictors):
@@ -159,22 +162,23 @@ def grow(
             add_position(position)
             add_cursors(group)
             if predictor_of is not None:
-                predictor_of.append(number)
+                predictor_of.append(index)
             parent, count, order = count, count + 1, order + 1
             if count == max_nodes:
                 grown.least = -negative
                 return grown
-            token, rank = CHILDREN, negative * (child_priority if has_model or number < 0 else PREDICTED_PRIORITY)
-            number = -1
+            token, rank = CHILDREN, negative * (child_priority if has_model or index < 0 else PREDICTED_PRIORITY)
+            index = -1
             if len(group) == 1 and not has_model:
                 rank = negative * copy_priority
                 position, situation = group[0]
+                # A token with a substitute is no sure copy: both are drafted.
                 is_open = position < corpus.output_start and text[position] in replaced
                 if position < end and weights[situation] >= SURE_WEIGHT and text[position] >= 0 and not is_open:
                     token = COPY
                     if not heap or rank < heap[0][0]:
                         continue
-            heappush(heap, (rank, order, token, parent, NOWHERE, group, number))
+            heappush(heap, (rank, order, token, parent, NOWHERE, group, index))
             break
     grown.least = least
     return grown
@@ -193,9 +197,9 @@ def _check(corpus: CopyCorpus, cursors: list[Cursor], estimates: Estimates, budg
         if not 0.0 < cost < inf:
             raise ValueError(f"costs are numbers above 0, got {cost!r}")
     positions = len(corpus.tokens)
-    for place in corpus.substitutes.places.values():
-        if not 0 < place // COLUMNS < positions:
-            raise ValueError(f"invalid substitute position {place!r}; there are {positions} positions")
+    for packed in corpus.substitutes.packed.values():
+        if not 0 < packed // COLUMNS < positions:
+            raise ValueError(f"invalid substitute position {packed!r}; there are {positions} positions")
     for at, situation in cursors:
         if not (0 <= at < positions and 0 <= situation < COUNT):
             raise ValueError(
@@ -229,7 +233,8 @@ def forked(text: list[int], cursors: list[Cursor]) -> list[Cursor]:
 
 
 def join(corpus: CopyCorpus, token: int, group: list[Cursor]) -> None:
-    """Add to a node's cursors the latest positions that match the drafted path in its last token only."""
+    """Add to a node's cursors the latest positions that match the drafted path in its last token only, in the sources
+    (`corpus.places`) and in the output (`corpus.written`)."""
     seen = {position for position, _ in group}
     seen.add(len(corpus.tokens))
     kinds = corpus.kinds
@@ -321,9 +326,9 @@ def _mix(votes: dict[int, _Vote], total: float, grown: Grown, node: int, predict
     miss_prob = max(1.0 - sum([vote[0] for vote in votes.values()]) / total, MISS_PROB_FLOOR)
     path = tuple([grown.tokens[ancestor] for ancestor in path_to(grown.parents, node)])
     answers = []
-    for number, predictor in enumerate(predictors):
+    for index, predictor in enumerate(predictors):
         if (predictor.is_model or miss_prob >= TABLE_MIN_MISS_PROB) and (probs := predictor.predict(path)):
-            answers.append((number, probs, _checked_weight(predictor.weight(miss_prob))))
+            answers.append((index, probs, _checked_weight(predictor.weight(miss_prob))))
     if not answers:
         return total
     miss_weight = miss_prob * total
@@ -331,17 +336,17 @@ def _mix(votes: dict[int, _Vote], total: float, grown: Grown, node: int, predict
         (node, miss_weight, {token: vote[0] for token, vote in votes.items()}, [answer[0] for answer in answers])
     )
     weights = sum([weight for _, _, weight in answers])
-    for number, probs, weight in answers:
+    for index, probs, weight in answers:
         factor = weight * (1.0 + miss_weight / weights)
         for token, probability in probs:
             _check_prediction(token, probability)
             vote = votes.get(token)
             if vote is None:
-                votes[token] = [factor * probability, NOWHERE, [], factor * probability, number]
+                votes[token] = [factor * probability, NOWHERE, [], factor * probability, index]
             else:
                 vote[0] += factor * probability
                 if vote[1] == NOWHERE and vote[4] < 0:
-                    vote[4] = number
+                    vote[4] = index
     return checked_total(total + weights)
 
 
@@ -382,11 +387,12 @@ def _context(grown: Grown, node: int) -> int:
 
 
 def _vote(corpus: CopyCorpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int) -> dict[int, _Vote]:
-    """Sum up the cursors after `node` by their next token. Cursors at a separator or the end have none."""
+    """Sum up the weights of the cursors after `node` by their next token. Cursors at a separator or the end have none.
+    Where there are several, each weighs less the more of them have its match length (the crowd table, `situations`)."""
     if not cursors:
         return {}
     weights, crowds, text = estimates.at_root if node == ROOT else estimates.deeper, estimates.crowds, corpus.tokens
-    end, replaced = len(text), corpus.substitutes.places
+    end, replaced = len(text), corpus.substitutes.packed
     if len(cursors) == 1:
         ((at, situation),) = cursors
         if at < end and not (at < corpus.output_start and text[at] in replaced):
@@ -407,7 +413,7 @@ def _vote(corpus: CopyCorpus, cursors: list[Cursor], estimates: Estimates, grown
         if at < corpus.output_start and token in replaced and AFTER_SUBSTITUTE[situation]:
             position, column = divmod(replaced[token], COLUMNS)
             substitute, before = text[position], text[-1] if node == ROOT else grown.tokens[node]
-            weight *= REPEATED[column + (text[position - 1] == before)]
+            weight *= SUBSTITUTE_RATIOS[column + (text[position - 1] == before)]
             if substitute >= 0:
                 # If another cursor proposes the same token with more weight, this one need not move on.
                 is_best = substitute not in votes or weight > votes[substitute][3]
@@ -465,7 +471,7 @@ def learn(grown: Grown, tokens: Sequence[int], corpus: CopyCorpus, estimates: Es
     """Walk a tree along the output's next `tokens`, and update the records and substitutes.
 
     Returns the last accepted node and the number of accepted nodes."""
-    scores, replaced = grown.scores, corpus.substitutes.places
+    scores, replaced = grown.scores, corpus.substitutes.packed
     node, taken, is_likely = ROOT, 0, True  # `is_likely`: the next child of `node` is the first, its most likely one
     touched = set()
     for child, parent in enumerate(grown.parents):  # children come after their parents: one pass walks the path
@@ -493,13 +499,13 @@ def _learn_substitute(
 ) -> None:
     """Update the substitutes of a child's token, where the output has tokens[taken]."""
     text, substitutes, token = corpus.tokens, corpus.substitutes, grown.tokens[child]
-    place = substitutes.places.get(token, -1)
+    packed = substitutes.packed.get(token, -1)
     if token == tokens[taken]:
-        if place >= 0:
+        if packed >= 0:
             substitutes.kept(token)
         return
-    if place >= 0:
-        position = place // COLUMNS - len(text)
+    if packed >= 0:
+        position = packed // COLUMNS - len(text)
         if (text[position] if position < 0 else tokens[position]) == tokens[taken]:
             substitutes.repeated(token)
             return

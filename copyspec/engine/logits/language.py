@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-KEPT = 2
-"""N-grams kept for further engines: of a model and of one that drafts for it."""
+MAX_KEPT = 2
+"""N-grams kept for later engines: those of a target and of its draft model."""
 
 _kept: OrderedDict[tuple[object, ...], NGrams] = OrderedDict()
 _lock = fork_safe(threading.Lock())
 
 
 def forget() -> None:
-    """Release what is kept for further engines."""
+    """Release the n-grams kept for later engines."""
     with _lock:
         _kept.clear()
 
 
 class Language:
-    """N-grams for one tokenizer and target, built on first use in a third of a second; they take 10 MB. Engines of
-    equal tokenizers share them."""
+    """English n-grams in the tokens of one tokenizer and target. They are built on first use, in a third of a second,
+    and take 10 MB. Engines with equal tokenizers share them."""
 
     def __init__(self, codec: Codec, vocab_size: int) -> None:
         self._codec, self._vocab_size = codec, vocab_size
@@ -59,12 +59,12 @@ class Language:
         key = (sha256(tokenizer.encode()).digest(), self._codec.special_ids, self._vocab_size)
         with _lock:
             ngrams = _kept.get(key)
-        if ngrams is None:  # built without the lock: other engines need not wait
+        if ngrams is None:  # built without the lock, so that other engines need not wait
             ngrams = NGrams(WordNGrams.read(), self._encode, self._vocab_size)
         with _lock:
             _kept[key] = ngrams
             _kept.move_to_end(key)
-            while len(_kept) > KEPT:
+            while len(_kept) > MAX_KEPT:
                 _kept.popitem(last=False)
         return ngrams
 

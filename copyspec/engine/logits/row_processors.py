@@ -18,14 +18,14 @@ from transformers import (
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 
-OF_THE_BATCH = (SynthIDTextWatermarkLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
+WHOLE_BATCH = (SynthIDTextWatermarkLogitsProcessor, UnbatchedClassifierFreeGuidanceLogitsProcessor)
 """Processors that keep state about all rows between calls and rely on one call per token."""
 
 
 def check_processors(processors: Iterable[LogitsProcessor], instead: str) -> None:
     """Raise ValueError for a processor that cannot be called row by row; `instead` is the remedy."""
     for processor in processors:
-        if isinstance(processor, OF_THE_BATCH):
+        if isinstance(processor, WHOLE_BATCH):
             raise ValueError(f"{type(processor).__name__} keeps a state of the whole batch between tokens; {instead}")
 
 

@@ -91,7 +91,7 @@ class KeyValues:
                 kind: torch.zeros((count, kind.heads, slots, kind.width), dtype=kind.dtype, device=layout.device)
                 for kind, count in layout.counts.items()
             }
-            self.broken = torch.zeros(slots, dtype=torch.bool, device=layout.device)
+            self.nonfinite = torch.zeros(slots, dtype=torch.bool, device=layout.device)
             """The places whose keys and values were not finite, [S]. With masks, what one row has written enters the
             sums of all as 0 times its value, so that zeros take its place; the scores of tokens that see it are NaN,
             as they would be alone."""
@@ -102,20 +102,20 @@ class KeyValues:
 
     def fill(self, places: torch.Tensor, layers: Layers) -> None:
         """Write keys and values, [H, n, D] per layer, to these places, [n]."""
-        broken = torch.zeros_like(places, dtype=torch.bool)
+        nonfinite = torch.zeros_like(places, dtype=torch.bool)
         pairs = [pair for pair in layers if pair is not None]  # layers without any are not in the layout
         for planes, pair in zip(self.layout.planes, pairs, strict=True):
             for plane, tensor in zip(planes, pair, strict=True):
-                broken |= ~tensor.isfinite().movedim(1, 0).flatten(1).all(1)
+                nonfinite |= ~tensor.isfinite().movedim(1, 0).flatten(1).all(1)
                 whole = torch.nan_to_num(tensor, nan=0.0, posinf=0.0, neginf=0.0)
                 self.buffers[plane.kind][plane.number].index_copy_(1, places, whole)
-        self.broken[places] = broken
+        self.nonfinite[places] = nonfinite
 
     def read(self, places: torch.Tensor) -> Layers:
         """Copy the keys and values at these places, [H, n, D] per layer; None for layers of recurrent states alone."""
-        broken = self.broken[places].unsqueeze(1)
+        nonfinite = self.nonfinite[places].unsqueeze(1)
         by_kind = {
-            kind: buffer.index_select(2, places).masked_fill_(broken, torch.nan)
+            kind: buffer.index_select(2, places).masked_fill_(nonfinite, torch.nan)
             for kind, buffer in self.buffers.items()
         }
         # Clones: a block that outlives the others must not hold their memory.
@@ -133,7 +133,7 @@ class KeyValues:
         """Copy the first slots of other buffers of the same layout to the same places."""
         for kind, buffer in self.buffers.items():
             buffer[:, :, :slots] = other.buffers[kind][:, :, :slots]
-        self.broken[:slots] = other.broken[:slots]
+        self.nonfinite[:slots] = other.nonfinite[:slots]
 
 
 def move(buffer: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor, *, by_kernel: bool = False) -> None:
@@ -151,20 +151,20 @@ def move(buffer: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor, *, 
 
 
 class Writer:
-    """Where a pass writes, and which of these places broke."""
+    """The places that a pass writes to, and which of them hold what is not finite."""
 
     def __init__(self, tokens: int, key_values: KeyValues, *, by_kernel: bool) -> None:
         """`by_kernel`: attention reads what a token sees, and nothing else."""
         self.places = torch.zeros((1, tokens), dtype=torch.long, device=key_values.layout.device)
         """The places that a pass writes to, [1, T]."""
-        self.broken = None if by_kernel else key_values.broken
+        self.nonfinite = None if by_kernel else key_values.nonfinite
 
     def finite(self, states: torch.Tensor, dim: int) -> torch.Tensor:
         """Keys or values with zeros in place of what is not finite; T is dimension `dim`."""
-        if self.broken is None:
+        if self.nonfinite is None:
             return states
         sound = states.isfinite().movedim(dim, 0).flatten(1).all(1)
-        self.broken[self.places[0]] = self.broken[self.places[0]] | ~sound
+        self.nonfinite[self.places[0]] = self.nonfinite[self.places[0]] | ~sound
         return torch.nan_to_num(states, nan=0.0, posinf=0.0, neginf=0.0)
 
 

@@ -19,7 +19,7 @@ class PassInputs(NamedTuple):
 
     fields: torch.Tensor  # [FIELDS + words, T]
     units: torch.Tensor  # [1 + U * UNIT]
-    table: torch.Tensor  # [R, P], the pages of each row; unused entries name the scratch page
+    block_table: torch.Tensor  # [R, P], the pages of each row; unused entries name the scratch page
     tile: int  # tokens that a unit has at most
     ordered: bool = False  # see `layout.Shape`
 
@@ -36,11 +36,11 @@ class PassInputs(NamedTuple):
 
 def own_slots(work: PassInputs, places: int) -> torch.Tensor:
     """The slot of each token's row that each place of the pool is, [T, S]; negative: none."""
-    rows, pages = work.table.shape
-    numbers = torch.arange(pages, device=work.table.device).expand(rows, -1)
-    none = torch.full((rows, places // PAGE), -1, dtype=torch.long, device=work.table.device)
-    of_pages = none.scatter(1, work.table, numbers)[work.fields[ROW]]
-    return (of_pages.unsqueeze(2) * PAGE + torch.arange(PAGE, device=work.table.device)).flatten(1)
+    rows, pages = work.block_table.shape
+    numbers = torch.arange(pages, device=work.block_table.device).expand(rows, -1)
+    none = torch.full((rows, places // PAGE), -1, dtype=torch.long, device=work.block_table.device)
+    of_pages = none.scatter(1, work.block_table, numbers)[work.fields[ROW]]
+    return (of_pages.unsqueeze(2) * PAGE + torch.arange(PAGE, device=work.block_table.device)).flatten(1)
 
 
 def seen(work: PassInputs, slots: torch.Tensor) -> torch.Tensor:
@@ -93,8 +93,8 @@ def places_in_order(work: PassInputs) -> torch.Tensor:
     """The places of the tokens on each token's path, in the order of their positions, [T, n]; those behind itself are
     of no use. `work` must be in order of positions."""
     fields = work.fields
-    tree, slots = fields[TREE].unsqueeze(1), torch.arange(work.table.shape[1] * PAGE, device=fields.device)
+    tree, slots = fields[TREE].unsqueeze(1), torch.arange(work.block_table.shape[1] * PAGE, device=fields.device)
     step = (slots - tree).clamp(0, fields.shape[1] - 1)
     slots = torch.where(slots < tree, slots, tree + fields[FIELDS:].T.gather(1, step))
-    pages = work.table[fields[ROW]].gather(1, slots // PAGE)
+    pages = work.block_table[fields[ROW]].gather(1, slots // PAGE)
     return pages * PAGE + slots % PAGE

@@ -34,7 +34,7 @@ class StaticRow(PagedRow):
     def take_pages(self, pool: PagePool, start: int, stop: int) -> None:
         """Take what is missing, and a number if the row has none."""
         before, needed = len(self.pages), -(-stop // PAGE)
-        told = before if self.number >= 0 else 0
+        changed = before if self.number >= 0 else 0
         if self.number < 0:
             self.number = pool.add_row()
         for index in range(start // PAGE, min(before, needed)):
@@ -42,10 +42,10 @@ class StaticRow(PagedRow):
                 (page,) = pool.take(1, self.number)
                 pool.copy_page(self.pages[index], page)
                 pool.drop([self.pages[index]])
-                self.pages[index], told = page, min(told, index)
+                self.pages[index], changed = page, min(changed, index)
         self.pages += pool.take(max(0, needed - before), self.number)
-        if told < len(self.pages):
-            pool.tell(self.number, self.pages, told)
+        if changed < len(self.pages):
+            pool.write_block_table(self.number, self.pages, changed)
         self.writable = len(self.pages) * PAGE
 
     def drop_pages(self, pool: PagePool) -> None:

@@ -60,13 +60,13 @@ class PassPaths(Paths):
         self._depths = ancestors.sum(1)
         self.parts = [self._segments(ancestors, tokens)]
         self._columns = {}
-        self.broken = torch.zeros_like(self.is_prompt)
+        self.nonfinite = torch.zeros_like(self.is_prompt)
         """Tokens with numbers that are not finite, [T]."""
 
     def whole(self, values: torch.Tensor) -> torch.Tensor:
         """Products over all tokens would pass on what is not finite from one row to others, as 0 times its value: zeros
         take its place."""
-        self.broken = self.broken | ((0 * values).flatten(1).sum(1) != 0)  # NaN, then
+        self.nonfinite = self.nonfinite | ((0 * values).flatten(1).sum(1) != 0)  # NaN, then
         return torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
 
     def _segments(self, ancestors: torch.Tensor, tokens: torch.Tensor) -> Any:
@@ -100,25 +100,25 @@ def mixing(
     layers: Sequence[Any],
     states: PooledStates,
     work: PassInputs,
-    broken: torch.Tensor | None,
+    nonfinite: torch.Tensor | None,
 ) -> Iterator[None]:
     """Let the model's mixers take the tokens of a pass at once while the context is active. `layers`: of the cache that
-    the model is given; `broken`: see `KeyValues.broken`."""
+    the model is given; `nonfinite`: see `KeyValues.nonfinite`."""
     paths = PassPaths(work, states.prompts)
     with ExitStack() as detours:
         for number, (layer, mixer) in enumerate(mixers):
             mix = partial(_mix, mixer, layers[layer], states, number, paths)
             detours.enter_context(detour(mixer, "forward", mix))
         yield
-    if broken is not None:
+    if nonfinite is not None:
         places = work.fields[PLACE]
-        broken[places] = broken[places] | paths.broken
+        nonfinite[places] = nonfinite[places] | paths.nonfinite
 
 
 def _mix(
     mixer: nn.Module, layer: Any, states: PooledStates, number: int, paths: PassPaths, *args: Any, **named: Any
 ) -> Any:
-    """A mixer's forward on the tokens of a pass, [1, T, D]. The results of broken tokens are NaN."""
+    """A mixer's forward on the tokens of a pass, [1, T, D]. The results of tokens that are not finite are NaN."""
     hidden: torch.Tensor = args[0] if args else named.pop("hidden_states")
     write_state(layer, states.state(number))
     run = TreeRun(paths)
@@ -128,5 +128,5 @@ def _mix(
     result = forward(whole, *map(batched, args[1:]), **{name: batched(each) for name, each in named.items()})
     states.record(number, run)
     mixed, *more = result if isinstance(result, tuple) else (result,)
-    mixed = mixed.transpose(0, 1).masked_fill(paths.broken.unsqueeze(1), torch.nan)
+    mixed = mixed.transpose(0, 1).masked_fill(paths.nonfinite.unsqueeze(1), torch.nan)
     return (mixed, *more) if isinstance(result, tuple) else mixed

@@ -1,7 +1,8 @@
-"""Pools: the pages of a batch's keys and values with the programs captured on them, reused between sessions.
+"""Pools: the KV cache of a batch in pages, with the programs that run on it, reused by the next session.
 
-A row holds a list of pages. It joins, grows and leaves by changes of that list; no keys are copied. Rows that begin
-with the same tokens hold the same pages.
+A session decodes one batch (`targets.base.Session`), and a program runs its passes of one shape, captured as a CUDA
+graph for example (`running`). A row holds a list of pages, its row of the block table. It joins, grows and leaves by
+changes of that list; no keys are copied. Rows that begin with the same tokens hold the same pages.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.static.buffers import CacheLayout, KeyValues
 from copyspec.targets.static.row_states import PooledStates
 from copyspec.targets.static.running import CAPTURING, ProgramRunner
-from copyspec.targets.static.settings import PAGE, READ, size_of
+from copyspec.targets.static.settings import PAGE, PREFILL_TOKENS, size_of
 
 if TYPE_CHECKING:
     from copyspec.targets.prefixes import Layers
@@ -55,7 +56,7 @@ class PoolSize:
 
 
 class PagePool:
-    """The pages of one batch. Programs hold their addresses, so that growing requires a new pool."""
+    """The pages of one batch. Programs hold their addresses, so that a larger batch requires a new pool."""
 
     def __init__(self, size: PoolSize, make_runner: Callable[[PagePool], ProgramRunner] | None = None) -> None:
         self.size = size
@@ -63,21 +64,21 @@ class PagePool:
         self.key_values = KeyValues(size.layout, size.pages * PAGE)
         self.states: PooledStates | None = None
         if size.layout.states:
-            tokens = max(READ, size_of(2 * size.rows))  # each row may draft a node
+            tokens = max(PREFILL_TOKENS, size_of(2 * size.rows))  # each row may draft a node
             self.states = PooledStates(size.layout.states, size.rows + 1, tokens, device)
         self.scratch = size.rows
-        """The number of the scratch row, of tokens beyond those of a pass. Its page is page 0."""
+        """The number of the scratch row, to which a pass's padding tokens belong. Its page is page 0."""
         self._pages: list[int] = list(range(size.pages - 1, 0, -1))  # free ones
-        self._uses = [0] * size.pages
+        self._ref_counts = [0] * size.pages  # how many rows hold each page
         self._writers = [-1] * size.pages
-        """The row that fills each page; -1: none, as others hold what it has written."""
+        """The row that fills each page, also for others that hold it; -1: none."""
         self._rows = list(range(size.rows - 1, -1, -1))  # free numbers
         self.cross: KeyValues | None = None
         with inference_mode(False):
-            self.table = torch.zeros((size.rows + 1, size.pages), dtype=torch.long, device=device)
-            """The pages of each row, [R + 1, P]."""
+            self.block_table = torch.zeros((size.rows + 1, size.pages), dtype=torch.long, device=device)
+            """The block table: the pages of each row, [R + 1, P]."""
             self.cross_ranges = torch.zeros((size.rows + 1, 2), dtype=torch.long, device=device)
-            """The places of each row's encoder states in the buffers of cross-attention: first, behind the last."""
+            """The slots of each row's encoder states in the buffers of cross-attention: the first, and the end."""
         if size.cross is not None:
             self.cross = KeyValues(size.cross, size.cross_width)
         self._runner = make_runner(self) if make_runner is not None else None
@@ -105,28 +106,28 @@ class PagePool:
         """Take free pages, which row `number` will fill. Raises IndexError if there are fewer."""
         pages = [self._pages.pop() for _ in range(count)]
         for page in pages:
-            self._uses[page], self._writers[page] = 1, number
+            self._ref_counts[page], self._writers[page] = 1, number
         return pages
 
     def share(self, pages: Sequence[int]) -> None:
         """Let one more row use these pages."""
         for page in pages:
-            self._uses[page] += 1
+            self._ref_counts[page] += 1
 
     def seal(self, pages: Sequence[int]) -> None:
-        """Let nobody write to these pages as long as several rows hold them."""
+        """Let no row write to these pages while several hold them."""
         for page in pages:
             self._writers[page] = -1
 
     def may_write(self, page: int, number: int) -> bool:
         """Whether row `number` may write to a page that it holds."""
-        return self._uses[page] == 1 or self._writers[page] == number
+        return self._ref_counts[page] == 1 or self._writers[page] == number
 
     def drop(self, pages: Sequence[int]) -> None:
-        """Let one row less use these pages."""
+        """Let one row fewer use these pages; those that none uses become free."""
         for page in pages:
-            self._uses[page] -= 1
-            if not self._uses[page]:
+            self._ref_counts[page] -= 1
+            if not self._ref_counts[page]:
                 self._pages.append(page)
 
     def copy_page(self, source: int, target: int) -> None:
@@ -134,21 +135,21 @@ class PagePool:
         for buffer in self.key_values.buffers.values():
             pages = buffer.view(*buffer.shape[:2], -1, PAGE, buffer.shape[3])
             pages[:, :, target] = pages[:, :, source]
-        broken = self.key_values.broken.view(-1, PAGE)
-        broken[target] = broken[source]
+        nonfinite = self.key_values.nonfinite.view(-1, PAGE)
+        nonfinite[target] = nonfinite[source]
 
     @property
     def used(self) -> int:
-        """Pages in use, those that are shared once, the scratch page included."""
+        """Number of pages in use, the scratch page included; a shared page counts once."""
         return self.size.pages - len(self._pages)
 
-    def tell(self, number: int, pages: Sequence[int], first: int = 0) -> None:
-        """Put a row's pages, from index `first` on, into the table on the device. From 0 on, what the row had before is
-        dropped: no page may be in a row's table twice."""
+    def write_block_table(self, number: int, pages: Sequence[int], first: int = 0) -> None:
+        """Write a row's pages, from index `first` on, to the block table on the device. If that is 0, the entries after
+        them are cleared: no page may be twice in a row of the table."""
         rest = [] if first else [0] * (self.size.pages - len(pages))
         new = torch.tensor([*pages[first:], *rest], dtype=torch.long, device="cpu")
-        device = self.table.device
-        self.table[number, first : first + len(new)] = new.to(device, non_blocking=device.type == "cuda")
+        device = self.block_table.device
+        self.block_table[number, first : first + len(new)] = new.to(device, non_blocking=device.type == "cuda")
 
     def take_over(self, other: PagePool) -> None:
         """Take over all pages and rows of a smaller pool, whose sessions go on here."""
@@ -156,9 +157,9 @@ class PagePool:
         rows, pages = other.size.rows, other.size.pages
         if self.states is not None and other.states is not None:
             self.states.copy(other.states, rows)
-        self.table.zero_()[:rows, :pages] = other.table[:rows]
+        self.block_table.zero_()[:rows, :pages] = other.block_table[:rows]
         free = set(other._pages)
-        self._uses[:pages], self._writers[:pages] = other._uses, other._writers
+        self._ref_counts[:pages], self._writers[:pages] = other._ref_counts, other._writers
         self._pages = [page for page in self._pages if page >= pages or page in free]
         taken = set(other._rows)
         self._rows = [row for row in self._rows if row >= rows or row in taken]
@@ -166,10 +167,10 @@ class PagePool:
     def reset(self) -> None:
         """Free all pages and rows."""
         self._pages, self._rows = list(range(self.size.pages - 1, 0, -1)), list(range(self.size.rows - 1, -1, -1))
-        self._uses = [0] * self.size.pages
+        self._ref_counts = [0] * self.size.pages
 
     def release(self) -> None:
-        """Let go of all memory at once: programs refer to the buffers, and garbage collection may take its time."""
+        """Free all memory now: programs refer to the buffers, and garbage collection may come late."""
         self.runner.forget()
         self._runner = None  # which refers to the buffers and to the model
         self.key_values.buffers = {}
@@ -178,7 +179,7 @@ class PagePool:
     def fill_cross(self, rows: Sequence[tuple[int, Layers]]) -> None:
         """Copy the keys and values of each row's cross-attention, [H, S, D] per layer, one after the other."""
         assert self.cross is not None
-        begin, device = 0, self.table.device
+        begin, device = 0, self.block_table.device
         for number, layers in rows:
             pair = layers[0]
             assert pair is not None
@@ -198,8 +199,8 @@ class FreePools:
         _ALL.add(self)
 
     def take(self, size: PoolSize, make: Callable[[PoolSize], PagePool]) -> PagePool:
-        """Take the free pool if it has space for `size`, or make one in its place that also has the space of that, so
-        that sessions of any order of sizes soon use the same one."""
+        """Take the free pool if it has space for `size`. Otherwise make one in its place that has space for both, so
+        that sessions of different sizes soon use the same pool."""
         with self._lock:
             if self._free:
                 pool = self._free.pop()
@@ -211,7 +212,7 @@ class FreePools:
         return with_memory(size.layout.device, lambda: make(size))
 
     def give(self, pool: PagePool) -> None:
-        """Keep a pool that is no longer used in place of the one before, unless that has its space."""
+        """Keep a pool that is no longer used in place of the free one, unless that is at least as large."""
         with self._lock:
             self._free.append(pool)
             if len(self._free) > 1:

@@ -44,7 +44,7 @@ class StaticProgram:
         model: PreTrainedModel,
         facts: ModelFacts,
         key_values: KeyValues,
-        table: torch.Tensor,
+        block_table: torch.Tensor,
         shape: Shape,
         tile: int,
         *,
@@ -52,14 +52,14 @@ class StaticProgram:
         tree_attention: bool = False,
         compiled: bool = False,
     ) -> None:
-        """`table`: the pages of each row, [R, P]; `tile`: see `lay_out`. `states`: of the rows' recurrent layers.
+        """`block_table`: the pages of each row, [R, P]; `tile`: see `lay_out`. `states`: of the rows' recurrent layers.
         `tree_attention`: pass markers instead of additive masks. `compiled`: torch.compile will trace this program."""
         device = key_values.layout.device
         runs_kernels = kernels_run(device)
         self._enter, self._model, self._facts, self._shape = enter, model, facts, shape
         by_kernel = tree_attention and runs_kernels and bool(key_values.buffers)  # else states alone show what broke
         self._cache = StaticCache(key_values, shape.tokens, by_kernel=by_kernel)
-        self._moved, self._table = list(key_values.buffers.values()), table
+        self._moved, self._block_table = list(key_values.buffers.values()), block_table
         self._tile, self._tree_attention = tile, tree_attention
         self._by_kernel = not compiled and runs_kernels
         self._row_states, self._mixers = states, mixers(model) if states is not None else ()
@@ -78,22 +78,22 @@ class StaticProgram:
         shape, cache = self._shape, self._cache
         fields, moves, wanted, units = packed.split(list(shape.parts))  # type: ignore[no-untyped-call]
         fields = fields.view(-1, shape.tokens)
-        work = PassInputs(fields, units, self._table, self._tile, shape.ordered)
+        work = PassInputs(fields, units, self._block_table, self._tile, shape.ordered)
         sources, targets = moves.view(2, -1)
-        broken = cache.writer.broken
+        nonfinite = cache.writer.nonfinite
         for buffer in self._moved:  # moves the keys and values of nodes accepted in the previous pass
             move(buffer, sources, targets, by_kernel=self._by_kernel)
         cache.writer.places.copy_(fields[PLACE : PLACE + 1])
-        if broken is not None:
-            broken[targets] = broken[sources]
-            broken.index_fill_(0, fields[PLACE], 0)
+        if nonfinite is not None:
+            nonfinite[targets] = nonfinite[sources]
+            nonfinite.index_fill_(0, fields[PLACE], 0)
         chosen = wanted if shape.scored < shape.tokens else None
         with ExitStack() as contexts:
             if self._tree_attention:
                 contexts.enter_context(attending(work, caps=self._facts.caps_scores))
             if self._row_states is not None:
-                contexts.enter_context(mixing(self._mixers, cache.static_layers, self._row_states, work, broken))
-            if broken is None:  # attention by kernels, which takes no masks and no positions
+                contexts.enter_context(mixing(self._mixers, cache.static_layers, self._row_states, work, nonfinite))
+            if nonfinite is None:  # attention by kernels, which takes no masks and no positions
                 return self._enter(work, markers(work, self._facts), cache, chosen)
             slots = own_slots(work, cache.width)
             visible = seen(work, slots)
@@ -104,8 +104,8 @@ class StaticProgram:
             else:
                 masks = additive_masks(work, slots, visible, self._facts)
             logits = self._enter(work, masks, cache, chosen)
-        is_broken = (visible & broken).any(1)
-        return logits.masked_fill((is_broken if chosen is None else is_broken[chosen]).unsqueeze(1), torch.nan)
+        is_nonfinite = (visible & nonfinite).any(1)
+        return logits.masked_fill((is_nonfinite if chosen is None else is_nonfinite[chosen]).unsqueeze(1), torch.nan)
 
     def _positioned(self, work: PassInputs, keys: torch.Tensor) -> AbstractContextManager[None]:
         return positions_from_outside(self._model, self._facts.positions, work.positions, keys)

@@ -120,14 +120,14 @@ def _logits(
         model,
         facts,
         pool.key_values,
-        pool.table,
+        pool.block_table,
         shape,
         TOKENS,
         states=pool.states,
         tree_attention=attention == NAME,
     )
     row = PagedRow(0, [1, 2])
-    pool.tell(row.number, row.pages)
+    pool.write_block_table(row.number, row.pages)
     packed = np.zeros(sum(shape.parts), np.int64)
     lay_out(packed, shape, [0], [row], [[0]], [TREE], [1 + len(TREE)], [], pool.scratch, TOKENS)
     with on_device(facts.device), masked_attention(model, facts.configs, attention), fused(layers):

@@ -11,8 +11,8 @@ reading the weights, at about 180 tokens on an H200. Wider passes are multiples 
 SCORED = 64
 """Scores of a pass that mostly reads prompts: it is wider than twice this, and computes scores for so many tokens."""
 
-READ = SIZES[-1]
-"""Tokens of a pass that reads prompts: rows that are decoded meanwhile wait for no more."""
+PREFILL_TOKENS = SIZES[-1]
+"""Tokens of a pass that reads prompts, the prefill chunk: rows that are decoded meanwhile wait for no more."""
 
 PAGE = 64
 """Slots of a page, the unit in which rows hold keys and values."""

@@ -28,7 +28,7 @@ from copyspec.targets.static.settings import (
     EXACT_TOKENS,
     MAX_RESERVED,
     PAGE,
-    READ,
+    PREFILL_TOKENS,
     SCORED,
     size_of,
     slot_bucket,
@@ -122,12 +122,12 @@ class StaticSession:
     @property
     def most_nodes(self) -> int:
         if self.is_recurrent:  # what tokens write into states is kept of so many
-            return max(1, READ // max(1, len(self._rows)) - 1)
+            return max(1, PREFILL_TOKENS // max(1, len(self._rows)) - 1)
         return EXACT_TOKENS - 1 if self._exact else sys.maxsize
 
     @property
     def most_tokens(self) -> int:
-        return sys.maxsize if self._exact else READ
+        return sys.maxsize if self._exact else PREFILL_TOKENS
 
     def computes(self, tokens: int) -> int:
         return -(-tokens // EXACT_TOKENS) * EXACT_TOKENS if self._exact else size_of(tokens)
@@ -333,7 +333,7 @@ class StaticSession:
             tail = [1] * len(unread)
         else:
             nodes = sum([len(tree.tokens) for tree in trees])
-            beyond = sum(map(len, unread)) + nodes - max(READ, size_of(nodes + len(trees)))
+            beyond = sum(map(len, unread)) + nodes - max(PREFILL_TOKENS, size_of(nodes + len(trees)))
             if beyond <= 0:
                 return
             tail = [len(ids) for ids in unread]
@@ -342,14 +342,14 @@ class StaticSession:
                     tail[row] = max(1, count - beyond)
                     beyond -= count - tail[row]
         while True:
-            room, pieces = READ, list[Sequence[int]]([()] * len(unread))
+            room, pieces = PREFILL_TOKENS, list[Sequence[int]]([()] * len(unread))
             for row, (ids, rest) in enumerate(zip(unread, tail, strict=True)):
                 if (count := min(len(ids) - rest, room)) > 0:
                     pieces[row], room = ids[:count], room - count
-            if room == READ:
+            if room == PREFILL_TOKENS:
                 return
             self._is_settled = False
-            self._pass(starts, pieces, [EMPTY] * len(unread), [0] * len(unread), READ)
+            self._pass(starts, pieces, [EMPTY] * len(unread), [0] * len(unread), PREFILL_TOKENS)
             for row, piece in enumerate(pieces):
                 starts[row], unread[row] = starts[row] + len(piece), unread[row][len(piece) :]
             if self.is_recurrent:

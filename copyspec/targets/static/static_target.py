@@ -30,7 +30,7 @@ from copyspec.targets.static.pools import FreePools, PagePool, PoolSize
 from copyspec.targets.static.program import StaticProgram, enter_causal
 from copyspec.targets.static.refusals import attention_refusal, fusing_refusal, refusal
 from copyspec.targets.static.running import Captures, ProgramRunner
-from copyspec.targets.static.settings import QUERIES, READ
+from copyspec.targets.static.settings import PREFILL_TOKENS, QUERIES
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.static.triton_kernels import kernels_run
 
@@ -165,7 +165,7 @@ class StaticTarget:
             return 1
         config = self.model.config.get_text_config(decoder=True)
         heads, planes = int(getattr(config, "num_attention_heads", 0) or 1), self.layout().planes
-        return max(1, QUERIES * planes[0][0].kind.heads // heads) if planes else READ
+        return max(1, QUERIES * planes[0][0].kind.heads // heads) if planes else PREFILL_TOKENS
 
     def _runner(self, pool: PagePool) -> ProgramRunner:
         facts, model = self.facts, self.model
@@ -181,7 +181,7 @@ class StaticTarget:
                 model,
                 facts,
                 pool.key_values,
-                pool.table,
+                pool.block_table,
                 shape,
                 target.tile,
                 states=pool.states,

@@ -212,7 +212,8 @@ def attend(
     out = torch.empty((1, tokens, heads, value_width), dtype=dtype, device=device)
     sizes = {"HEADS": heads, "VALUE_WIDTH": value_width, "VALUE_PADDED": padded[1]}
     _attend_units[(programs(device),)](
-        query, keys, values, work.fields, work.units, work.table, acc, top, total, tokens, work.table.shape[1], scale,
+        query, keys, values, work.fields, work.units, work.block_table, acc, top, total, tokens,
+        work.block_table.shape[1], scale,
         softcap or 0.0, *query.stride()[1:3], *keys.stride()[1:3], *values.stride()[1:3], KEY_HEADS=key_heads,
         PARTS=triton.cdiv(work.tile * group, rows), KEY_WIDTH=key_width, KEY_PADDED=padded[0], ROWS=rows, BLOCK=BLOCK,
         PAGE=PAGE, WINDOW=window, HAS_CAP=softcap is not None, UPCAST=not query.is_cuda, PRECISION="ieee",

@@ -1,4 +1,8 @@
-"""Learns from a chat template how its model writes thoughts and tool calls, by rendering a chat that has some."""
+"""Learns from a chat template how its model writes thoughts and tool calls, by rendering a chat that has some.
+
+Templates are rendered to marked text (`marks`), in which control tokens are told from the same characters as text. Its
+pieces are the control tokens, tags and words. A frame is what stands around a call.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ Render = Callable[[Sequence[Mapping[str, object]], bool, bool], str]
 """Renders messages in marked text: with a tool or without, and with the assistant's turn opened or not. Raises any
 error."""
 
-PAIRS = (
+THOUGHT_TAGS = (
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
     ("<thought>", "</thought>"),
@@ -92,8 +96,8 @@ class ReplyFormat:
     """None: unknown, or the template has no tools."""
     is_harmony: bool = False
     """Whether outputs consist of messages in channels, as gpt-oss writes them."""
-    is_text: bool = False
-    """Whether the tags of these messages are text to the tokenizer, and no control tokens."""
+    tags_are_text: bool = False
+    """Whether the tags of these messages are plain text to the tokenizer, not control tokens."""
 
     def __bool__(self) -> bool:
         return bool(self.thoughts or self.calls or self.is_harmony)
@@ -103,7 +107,7 @@ def learn(template: str, tokens: Sequence[str], render: Render, mark: Callable[[
     """How the model of this template writes thoughts and calls. `tokens`: the strings of added tokens; `mark`: makes
     marked text."""
     if "<|channel|>" in template and "<|message|>" in template:
-        return ReplyFormat(is_harmony=True, is_text=mark("<|channel|>") == "<|channel|>")
+        return ReplyFormat(is_harmony=True, tags_are_text=mark("<|channel|>") == "<|channel|>")
     thoughts = _rendered_thoughts(render) or _named_thoughts(template, tokens, mark)
     calls = _calls(render, thoughts) or _described(render, template, tokens, mark) if "tool" in template else None
     return ReplyFormat(thoughts, calls)
@@ -134,7 +138,7 @@ def _rendered_thoughts(render: Render) -> Thoughts | None:
 
 
 def _named_thoughts(template: str, tokens: Sequence[str], mark: Callable[[str], str]) -> Thoughts | None:
-    for opening, closing in PAIRS:
+    for opening, closing in THOUGHT_TAGS:
         if closing in template or (opening in tokens and closing in tokens):
             return Thoughts(mark(opening), mark(closing))
     return None
@@ -334,7 +338,7 @@ def _unvalued(text: str) -> list[str]:
 
 
 def _values(body: str) -> list[tuple[int, int, object]]:
-    """The JSON objects and lists in a text that no other holds, each with its range, and those inside of them."""
+    """JSON objects and lists in a text, nested ones too, and strings that hold the arguments, each with its range."""
     values: list[tuple[int, int, object]] = []
     for match in re.finditer(r"[\[{\"]", body):
         try:
@@ -366,17 +370,17 @@ def _between(again: str | None, start: int, end: int, body: str) -> str | None:
 
 
 def _frame(before: str, after: str, between: str | None) -> Frame:
-    """What stands around calls, by what stands before and after one, and between two."""
+    """The frame of calls, from the text before one call, after it, and between two calls."""
     openings, closings = pieces(before), pieces(after)
     middle = pieces(between) if between is not None else [*closings, *openings]
-    own = 0
-    while own < min(len(openings), len(middle)) and openings[-1 - own] == middle[-1 - own]:
-        own += 1
-    closed = 0
-    while closed < min(len(closings), len(middle) - own) and closings[closed] == middle[closed]:
-        closed += 1
-    opening = _last(before, own)
-    closing = _first(after, closed)
+    num_opening = 0
+    while num_opening < min(len(openings), len(middle)) and openings[-1 - num_opening] == middle[-1 - num_opening]:
+        num_opening += 1
+    num_closing = 0
+    while num_closing < min(len(closings), len(middle) - num_opening) and closings[num_closing] == middle[num_closing]:
+        num_closing += 1
+    opening = _last(before, num_opening)
+    closing = _first(after, num_closing)
     return Frame(
         before[: len(before) - len(opening)].strip(), opening.strip(), closing.strip(), after[len(closing) :].strip()
     )

@@ -266,7 +266,7 @@ class HarmonyReader(ReplyReader):
         self._unmarked = ""  # text that may end in the beginning of a tag
 
     def push(self, text: str) -> Iterator[ReplyPiece]:
-        if self._reply.format.is_text:
+        if self._reply.format.tags_are_text:
             text = self._unmarked + text
             keep = held_back(text, _TAGS)
             text, self._unmarked = text[: len(text) - keep], text[len(text) - keep :]

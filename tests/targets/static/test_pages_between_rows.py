@@ -185,5 +185,5 @@ def test_a_row_that_shares_pages_and_gets_no_room_gives_them_back(monkeypatch: p
         with pytest.raises(torch.OutOfMemoryError):
             session.score([[7], [7], late], [EMPTY] * 3)
     session.select([0, 1])
-    assert session.pool.used == used and session.pool._uses[session._rows[0].pages[0]] == 1
+    assert session.pool.used == used and session.pool._ref_counts[session._rows[0].pages[0]] == 1
     session.close()

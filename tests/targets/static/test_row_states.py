@@ -21,7 +21,7 @@ from copyspec.targets.static.layout import PagedRow, Shape, lay_out, split_parts
 from copyspec.targets.static.masks_on_device import PassInputs
 from copyspec.targets.static.pass_paths import PassPaths
 from copyspec.targets.static.row_states import PooledStates
-from copyspec.targets.static.settings import READ
+from copyspec.targets.static.settings import PREFILL_TOKENS
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.tree import EMPTY, DraftTree
 from kit import architectures
@@ -62,7 +62,7 @@ def test_nodes_equal_paths_alone_as_rows_join_and_leave(name: str) -> None:
     for _ in range(2):
         assert rows.step() < CLOSE
     rows.select([2, 0])
-    rows.add((20, 1, READ + 1))
+    rows.add((20, 1, PREFILL_TOKENS + 1))
     assert rows.step((0, 2)) < CLOSE
     rows.select([0, 3, 2])
     for sizes in [(3,), (0,), (40,)]:
@@ -180,7 +180,7 @@ def test_what_is_not_finite_stays_in_its_row(name: str, overflows: bool) -> None
 
 
 def test_each_of_many_rows_may_draft() -> None:
-    model, rows = tiny("lfm2"), READ // 2 + 1
+    model, rows = tiny("lfm2"), PREFILL_TOKENS // 2 + 1
     session = wrap(model, static=StaticOptions(use="always", graphs=False)).open([[5, 6]] * rows)
     tree = DraftTree([7], [-1], [0.5], [None])
     assert session.most_nodes >= 1
@@ -211,7 +211,7 @@ def test_what_has_no_static_passes_says_so_once(
 def test_all_rows_together_have_room_for_what_they_write() -> None:
     model = tiny("lfm2")
     session = wrap(model, static=GRAPHS).open([[5, 6]] * 8)
-    assert isinstance(session, StaticSession) and 8 * (1 + session.most_nodes) <= READ
+    assert isinstance(session, StaticSession) and 8 * (1 + session.most_nodes) <= PREFILL_TOKENS
     session.close()
 
 

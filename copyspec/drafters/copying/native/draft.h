@@ -108,7 +108,7 @@ typedef struct {
     int64_t places_of, words_of; /* entries of `starts`, and of `tokens` */
     uint64_t context;
     PyObject *predictors, *mixes; /* a tuple of the caller's, and a list to be returned */
-    int at_once; /* whether a predictor is a model: `growth.PredictorCalls.is_model` */
+    int has_model; /* whether a predictor is a model: `growth.PredictorCalls.is_model` */
     ARRAY(Node) nodes;
     ARRAY(Cursor) cursors;
     ARRAY(Entry) heap;

@@ -1,4 +1,4 @@
-/* The next tokens, by predictors. See draft.h.
+/* The next tokens, by predictors such as a draft model or a datastore: `growth._mix` in C. See draft.h.
  *
  * Predictors are Python's: each call may run any code, which may change the caller's lists. No borrowed
  * reference to their items is kept across a call; the nodes and votes belong to this draft alone.
@@ -19,7 +19,7 @@ draft_take_predictors(Draft *draft, PyObject *predictors)
             PyErr_Format(PyExc_TypeError, "a predictor is a tuple of two functions and a bool, got %R", predictor);
             return -1;
         }
-        draft->at_once |= PyTuple_GET_ITEM(predictor, IS_MODEL) == Py_True;
+        draft->has_model |= PyTuple_GET_ITEM(predictor, IS_MODEL) == Py_True;
     }
     draft->predictors = predictors;
     draft->mixes = PyList_New(0);
@@ -47,28 +47,28 @@ path_to(const Draft *draft, Py_ssize_t node)
 static PyObject *
 ask(PyObject *predictor, PyObject *path, double miss_prob, double *weight)
 {
-    PyObject *probs = PyObject_CallOneArg(PyTuple_GET_ITEM(predictor, PREDICT), path), *heard = NULL;
+    PyObject *probs = PyObject_CallOneArg(PyTuple_GET_ITEM(predictor, PREDICT), path), *answer = NULL;
     if (probs != NULL && probs != Py_None) {
-        heard = PySequence_Fast(probs, "predictions are a sequence of (token, probability)");
+        answer = PySequence_Fast(probs, "predictions are a sequence of (token, probability)");
     }
     Py_XDECREF(probs);
-    if (heard == NULL || PySequence_Fast_GET_SIZE(heard) == 0) {
-        Py_XDECREF(heard);
+    if (answer == NULL || PySequence_Fast_GET_SIZE(answer) == 0) {
+        Py_XDECREF(answer);
         return NULL;
     }
-    PyObject *chance = PyFloat_FromDouble(miss_prob);
-    PyObject *found = chance == NULL ? NULL : PyObject_CallOneArg(PyTuple_GET_ITEM(predictor, WEIGHT), chance);
-    Py_XDECREF(chance);
-    *weight = found == NULL ? -1.0 : PyFloat_AsDouble(found);
-    Py_XDECREF(found);
+    PyObject *argument = PyFloat_FromDouble(miss_prob);
+    PyObject *returned = argument == NULL ? NULL : PyObject_CallOneArg(PyTuple_GET_ITEM(predictor, WEIGHT), argument);
+    Py_XDECREF(argument);
+    *weight = returned == NULL ? -1.0 : PyFloat_AsDouble(returned);
+    Py_XDECREF(returned);
     if (!PyErr_Occurred() && !(*weight > 0.0 && *weight < INFINITY)) {
         draft_wrong_number("predictor weight must be > 0, got %R", *weight);
     }
     if (PyErr_Occurred()) {
-        Py_DECREF(heard);
+        Py_DECREF(answer);
         return NULL;
     }
-    return heard;
+    return answer;
 }
 
 /* One prediction of a predictor as a vote; `factor`: the weight of the predictor. */
@@ -94,12 +94,12 @@ add_prediction(Draft *draft, PyObject *pair, double factor, Py_ssize_t drafter)
     return draft_add_prediction(draft, token, factor * probability, drafter);
 }
 
-/* `growth.Mix` of a node. */
+/* Appends the `growth.Mix` of a node to `draft->mixes`. `answers`: of each predictor, or NULL. */
 static int
-keep_mix(Draft *draft, Py_ssize_t node, double miss_weight, PyObject *const *heard, Py_ssize_t predictors)
+keep_mix(Draft *draft, Py_ssize_t node, double miss_weight, PyObject *const *answers, Py_ssize_t predictors)
 {
-    PyObject *copies = PyDict_New(), *spoke = PyList_New(0);
-    int failed = copies == NULL || spoke == NULL;
+    PyObject *copies = PyDict_New(), *answered = PyList_New(0);
+    int failed = copies == NULL || answered == NULL;
     for (Py_ssize_t i = 0; i < draft->votes.count && !failed; i++) {
         PyObject *token = PyLong_FromLongLong(draft->votes.items[i].token);
         PyObject *weight = PyFloat_FromDouble(draft->votes.items[i].weight);
@@ -108,17 +108,17 @@ keep_mix(Draft *draft, Py_ssize_t node, double miss_weight, PyObject *const *hea
         Py_XDECREF(weight);
     }
     for (Py_ssize_t i = 0; i < predictors && !failed; i++) {
-        if (heard[i] != NULL) {
+        if (answers[i] != NULL) {
             PyObject *number = PyLong_FromSsize_t(i);
-            failed = number == NULL || PyList_Append(spoke, number) < 0;
+            failed = number == NULL || PyList_Append(answered, number) < 0;
             Py_XDECREF(number);
         }
     }
-    PyObject *mix = failed ? NULL : Py_BuildValue("(ndOO)", node, miss_weight, copies, spoke);
+    PyObject *mix = failed ? NULL : Py_BuildValue("(ndOO)", node, miss_weight, copies, answered);
     failed = mix == NULL || PyList_Append(draft->mixes, mix) < 0;
     Py_XDECREF(mix);
     Py_XDECREF(copies);
-    Py_XDECREF(spoke);
+    Py_XDECREF(answered);
     return failed ? -1 : 0;
 }
 
@@ -132,11 +132,11 @@ draft_mix(Draft *draft, Py_ssize_t node, double *total)
     double miss_prob = 1.0 - draft_weight(draft->votes.items, draft->votes.count) / *total;
     miss_prob = miss_prob > draft->tables->miss_prob_floor ? miss_prob : draft->tables->miss_prob_floor;
     const double miss_weight = miss_prob * *total;
-    PyObject *path = path_to(draft, node), **heard = PyMem_Calloc((size_t)predictors, sizeof(*heard));
+    PyObject *path = path_to(draft, node), **answers = PyMem_Calloc((size_t)predictors, sizeof(*answers));
     double *weights = PyMem_Calloc((size_t)predictors, sizeof(*weights));
-    Sum all = {0.0, 0.0};
-    int result = -1, spoke = 0;
-    if (path == NULL || heard == NULL || weights == NULL) {
+    Sum all = {0.0, 0.0}; /* of the weights, added as Python's `sum` does */
+    int result = -1, answered = 0;
+    if (path == NULL || answers == NULL || weights == NULL) {
         if (path != NULL) {
             PyErr_NoMemory();
         }
@@ -147,22 +147,22 @@ draft_mix(Draft *draft, Py_ssize_t node, double *total)
         if (miss_prob < draft->tables->table_min_miss_prob && PyTuple_GET_ITEM(predictor, IS_MODEL) != Py_True) {
             continue;
         }
-        heard[i] = ask(predictor, path, miss_prob, &weights[i]);
-        if (heard[i] != NULL) {
+        answers[i] = ask(predictor, path, miss_prob, &weights[i]);
+        if (answers[i] != NULL) {
             add_to(&all, weights[i]);
-            spoke = 1;
+            answered = 1;
         } else if (PyErr_Occurred()) {
             goto done;
         }
     }
-    if (spoke) {
-        if (keep_mix(draft, node, miss_weight, heard, predictors) < 0) {
+    if (answered) {
+        if (keep_mix(draft, node, miss_weight, answers, predictors) < 0) {
             goto done;
         }
         for (Py_ssize_t i = 0; i < predictors; i++) {
             const double factor = weights[i] * (1.0 + miss_weight / summed(all));
-            for (Py_ssize_t j = 0; heard[i] != NULL && j < PySequence_Fast_GET_SIZE(heard[i]); j++) {
-                PyObject *pair = draft_item(heard[i], j);
+            for (Py_ssize_t j = 0; answers[i] != NULL && j < PySequence_Fast_GET_SIZE(answers[i]); j++) {
+                PyObject *pair = draft_item(answers[i], j);
                 int failed = pair == NULL || add_prediction(draft, pair, factor, i) < 0;
                 Py_XDECREF(pair);
                 if (failed) {
@@ -177,10 +177,10 @@ draft_mix(Draft *draft, Py_ssize_t node, double *total)
     }
     result = 0;
 done:
-    for (Py_ssize_t i = 0; heard != NULL && i < predictors; i++) {
-        Py_XDECREF(heard[i]);
+    for (Py_ssize_t i = 0; answers != NULL && i < predictors; i++) {
+        Py_XDECREF(answers[i]);
     }
-    PyMem_Free(heard);
+    PyMem_Free(answers);
     PyMem_Free(weights);
     Py_XDECREF(path);
     return result;

@@ -1,14 +1,20 @@
-/* Where an edited text goes on after a difference: `resumptions.columns` in C, with n-grams. See draft.h. */
+/* Where an edited text goes on after a difference: `resumptions.columns` in C, with n-grams. See draft.h.
+ *
+ * `anchor` is the position at which a copy broke off, `since` the number of output tokens since then. The copy may
+ * resume `shift` positions after the anchor. The odds of each shift are returned as a column of a situation (see
+ * situations.py): `even_column` stands for odds of 1, and they double with every second column. Small words (such as
+ * "the") and word pieces (tokens that continue a word) are sets of tokens that the n-grams hold.
+ */
 
 #include "draft.h"
 
 #define WEIGHTS 64 /* more than there are; `make_odds` checks */
-#define LEVELS 8 /* the same of probabilities */
+#define LEVELS 8 /* the same of expected probabilities, and of shifts */
 
 /* Constants of resumptions.py and situations.py. */
 typedef struct {
     double weights[WEIGHTS], expected[LEVELS];
-    int levels, shifts, one, stride;
+    int levels, shifts, even_column, stride;
 } Odds;
 
 /* Numbers of the features, as in resumptions.py. */
@@ -63,16 +69,16 @@ draft_make_odds(PyObject *Py_UNUSED(module), PyObject *args)
     if (odds == NULL) {
         return PyErr_NoMemory();
     }
-    if (!PyArg_ParseTuple(args, "OOiii", &weights, &expected, &odds->shifts, &odds->one, &odds->stride)) {
+    if (!PyArg_ParseTuple(args, "OOiii", &weights, &expected, &odds->shifts, &odds->even_column, &odds->stride)) {
         PyMem_Free(odds);
         return NULL;
     }
     const Py_ssize_t levels = PyTuple_Check(expected) ? PyTuple_GET_SIZE(expected) : -1;
     if (odds->shifts < 1 || odds->shifts > LEVELS || levels < 0 || levels > LEVELS || odds->stride < 1 ||
-        odds->stride > TABLE_END || odds->one < 0 || odds->one >= odds->stride ||
+        odds->stride > TABLE_END || odds->even_column < 0 || odds->even_column >= odds->stride ||
         piece_feature(odds) + 2 + levels > WEIGHTS) {
-        PyErr_Format(PyExc_ValueError, "%d shifts, %zd levels, column %d of %d", odds->shifts, levels, odds->one,
-                     odds->stride);
+        PyErr_Format(PyExc_ValueError, "%d shifts, %zd levels, column %d of %d", odds->shifts, levels,
+                     odds->even_column, odds->stride);
         PyMem_Free(odds);
         return NULL;
     }
@@ -99,7 +105,7 @@ is_among(PyObject *text, Py_ssize_t at, PyObject *tokens, int64_t *token)
     return found;
 }
 
-/* The weight of `token` by its probability in `words`, those of the n-grams; 0 if it is not among them. */
+/* The weight of `token` by its probability in `draft->words`, what the n-grams predict; 0 if it is not among them. */
 static double
 expected_weight(const Odds *odds, const Draft *draft, int64_t token)
 {
@@ -115,15 +121,15 @@ expected_weight(const Odds *odds, const Draft *draft, int64_t token)
     return 0.0;
 }
 
-/* `resumptions.features` of a position after `since` tokens, as the sum of their weights. `classes`: of the tokens
- * before and at the break. */
+/* `resumptions.features` of a position after `since` tokens, as the sum of their weights. `classes`: 2 if the output
+ * ends with a small word, plus 1 if one stands at the anchor. */
 static int
 weigh(const Odds *odds, const Draft *draft, int64_t since, int64_t shift, Py_ssize_t at, int classes,
-      PyObject *pieces, double *weight)
+      PyObject *word_pieces, double *weight)
 {
     Sum sum = {0.0, 0.0};
     int64_t token;
-    const int is_piece = is_among(draft->text, at, pieces, &token);
+    const int is_piece = is_among(draft->text, at, word_pieces, &token);
     if (is_piece < 0) {
         return -1;
     }
@@ -144,13 +150,13 @@ weigh(const Odds *odds, const Draft *draft, int64_t since, int64_t shift, Py_ssi
 
 /* The columns of all shifts, as a list. */
 static PyObject *
-make_columns(const Odds *odds, const Draft *draft, Py_ssize_t anchor, int64_t since, PyObject *shifts, PyObject *small,
-             PyObject *pieces)
+make_columns(const Odds *odds, const Draft *draft, Py_ssize_t anchor, int64_t since, PyObject *shifts,
+             PyObject *small_words, PyObject *word_pieces)
 {
     int64_t token;
-    const int written = is_among(draft->text, draft->end - 1, small, &token);
-    const int next = written < 0 ? -1 : is_among(draft->text, anchor, small, &token);
-    PyObject *columns = next < 0 ? NULL : PyList_New(0);
+    const int output_is_small = is_among(draft->text, draft->end - 1, small_words, &token);
+    const int source_is_small = output_is_small < 0 ? -1 : is_among(draft->text, anchor, small_words, &token);
+    PyObject *columns = source_is_small < 0 ? NULL : PyList_New(0);
     for (Py_ssize_t i = 0; columns != NULL && i < PyList_GET_SIZE(shifts); i++) {
         int64_t shift;
         double weight;
@@ -162,9 +168,9 @@ make_columns(const Odds *odds, const Draft *draft, Py_ssize_t anchor, int64_t si
         if (shift < 0 || shift >= draft->end - anchor || (since < 4 && shift >= odds->shifts)) {
             PyErr_Format(PyExc_ValueError, "shift %lld after %lld tokens, from %zd of %zd positions", (long long)shift,
                          (long long)since, anchor, draft->end);
-        } else if (weigh(odds, draft, since, shift, anchor + (Py_ssize_t)shift, 2 * written + next, pieces, &weight) ==
-                   0) {
-            const double rounded = odds->one + rint(weight); /* half to even, as `round` */
+        } else if (weigh(odds, draft, since, shift, anchor + (Py_ssize_t)shift, 2 * output_is_small + source_is_small,
+                         word_pieces, &weight) == 0) {
+            const double rounded = odds->even_column + rint(weight); /* half to even, as `round` */
             column = PyLong_FromLong(rounded < 0.0                ? 0
                                      : rounded > odds->stride - 1 ? odds->stride - 1
                                                                   : (long)rounded);
@@ -180,12 +186,12 @@ make_columns(const Odds *odds, const Draft *draft, Py_ssize_t anchor, int64_t si
 PyObject *
 draft_columns(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *tables, *capsule, *shifts, *small, *pieces, *ngrams, *columns = NULL;
+    PyObject *tables, *capsule, *shifts, *small_words, *word_pieces, *ngrams, *columns = NULL;
     Py_ssize_t anchor, since;
     Draft draft = {0};
 
     if (!PyArg_ParseTuple(args, "OOO!nnO!OOO", &tables, &capsule, &PyList_Type, &draft.text, &anchor, &since,
-                          &PyList_Type, &shifts, &small, &pieces, &ngrams)) {
+                          &PyList_Type, &shifts, &small_words, &word_pieces, &ngrams)) {
         return NULL;
     }
     const Odds *odds = PyCapsule_GetPointer(capsule, "copyspec.Odds");
@@ -193,7 +199,7 @@ draft_columns(PyObject *Py_UNUSED(module), PyObject *args)
     if (draft.tables == NULL) {
         return NULL;
     }
-    if (!PyAnySet_Check(small) || !PyAnySet_Check(pieces)) {
+    if (!PyAnySet_Check(small_words) || !PyAnySet_Check(word_pieces)) {
         PyErr_SetString(PyExc_TypeError, "small words and pieces of words are sets");
         return NULL;
     }
@@ -204,7 +210,7 @@ draft_columns(PyObject *Py_UNUSED(module), PyObject *args)
     }
     if (draft_take_ngrams(&draft, ngrams) == 0 &&
         draft_share_out(&draft, 1.0, draft.context, draft.tables->min_share) == 0) {
-        columns = make_columns(odds, &draft, anchor, since, shifts, small, pieces);
+        columns = make_columns(odds, &draft, anchor, since, shifts, small_words, word_pieces);
     }
     draft_free(&draft);
     return columns;

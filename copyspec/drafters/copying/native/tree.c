@@ -304,7 +304,7 @@ draft_grow(Draft *draft, Py_ssize_t max_nodes, PyObject *costs, double *least)
 {
     const Tables *tables = draft->tables;
     Py_ssize_t prices = PySequence_Fast_GET_SIZE(costs), order = 1;
-    double cheapest, expected = 1.0, child_priority = draft->at_once ? 1.0 : tables->child_priority;
+    double cheapest, expected = 1.0, child_priority = draft->has_model ? 1.0 : tables->child_priority;
     if (find_cheapest(costs, prices, &cheapest) < 0) {
         return -1;
     }
@@ -353,9 +353,9 @@ draft_grow(Draft *draft, Py_ssize_t max_nodes, PyObject *costs, double *least)
                 *least = -entry.score;
                 return 0;
             }
-            double wait = draft->at_once || entry.drafter == NOBODY ? child_priority : tables->predicted_priority;
+            double wait = draft->has_model || entry.drafter == NOBODY ? child_priority : tables->predicted_priority;
             Entry next = {entry.score * wait, CHILDREN, order, entry.parent, NOWHERE, NOBODY, entry.group};
-            if (entry.group.count == 1 && !draft->at_once) {
+            if (entry.group.count == 1 && !draft->has_model) {
                 Cursor cursor = draft->cursors.items[entry.group.first];
                 next.score = entry.score * tables->copy_priority;
                 int sure = is_sure_copy(draft, cursor);
