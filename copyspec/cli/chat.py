@@ -127,9 +127,7 @@ class Conversation:
     system: str | None
     messages: list[dict[str, str]] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)  # all files added, by name; spans refer to these names
-    places: dict[str, Path] = field(
-        default_factory=dict
-    )  # name -> the first file of that name; others are named by path
+    places: dict[str, Path] = field(default_factory=dict)  # the first file of each name; others go by path
     waiting: list[str] = field(default_factory=list)
     last: Result | None = None
 
@@ -236,7 +234,7 @@ def _command(talk: Conversation, line: str) -> bool:
         _show_spans(talk)
     else:
         if name != "/help":
-            echo(f"copyspec: no command {line!r}; there are", err=True)
+            echo(f"copyspec: no command {line!r}; the commands are", err=True)
         echo(COMMANDS, err=True)
     return True
 

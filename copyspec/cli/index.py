@@ -224,9 +224,8 @@ class _FileReader:
     """Reads files, keeping track of new, changed, deleted and unreadable ones."""
 
     def __init__(self, settings: str, known: dict[str, str], adds_again: bool) -> None:
-        """`settings`: those besides the file that passages depend on. `known`: the stamp of each file
-        in the corpus, which tells whether it has changed: its size and times (`retrievers.passages.stamp_of`), and
-        these settings.
+        """`settings`: those that passages depend on besides the file. `known`: the stamp of each file in the corpus,
+        which tells whether it has changed: its size and times (`retrievers.passages.stamp_of`), and these settings.
         `adds_again`: read unchanged files, too, and leave the passages that the corpus has of them."""
         self._settings, self._known, self._adds_again = settings, known, adds_again
         self.stamps: dict[str, str] = {}
@@ -307,7 +306,7 @@ class _Vectors:
     embed: HuggingFaceEmbedder | ServerEmbedder
     search: str | None
     language: str | None
-    is_hybrid: bool  # BM25 is searched, too, in this language
+    is_hybrid: bool  # with a BM25 index, too, in `language`
     duplicates: bool
     stamps: dict[str, str]
 

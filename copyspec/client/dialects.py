@@ -126,7 +126,7 @@ class Dialect:
         if not refused:
             return None
         self.left_out.update(refused)
-        return f"it does not take {', '.join(dict.fromkeys(refused))}: it is asked without"
+        return f"it does not take {', '.join(dict.fromkeys(refused))}: left out from now on"
 
 
 def _has_system(body: Mapping[str, object]) -> bool:

@@ -50,7 +50,7 @@ def summary(trace: Trace) -> list[str]:
     for name, count in totals.num_draft_tokens_per_source.items():
         lines.append(f"  {name}: {count}, {totals.num_accepted_tokens_per_source.get(name, 0)} accepted")
     single = sum(len(pass_.tokens) <= 1 for pass_ in trace.passes)
-    decisions: dict[str, int] = {}  # why a pass had no draft, or a short one: see `Stats.decisions`
+    decisions: dict[str, int] = {}  # whether passes of one token had a draft, and if not, why: see `Stats.decisions`
     for pass_ in trace.passes:
         if len(pass_.tokens) <= 1:
             name = pass_.decision or "no draft"

@@ -159,7 +159,9 @@ def _patch(lines: Sequence[str]) -> Iterator[FileEdit]:
         kind, path = head[1].strip(), head[2].strip()
         body = [line for line in lines[at + 1 : following] if line.strip() != "*** End of File"]
         if kind == "Move to:":
-            raise EditError(f"line {at + 1} of the edit moves a file, which is not done: make the edit, then move it")
+            raise EditError(
+                f"line {at + 1} of the edit moves a file, which is not supported: make the edit, then move it"
+            )
         if kind == "Add File:":
             new = tuple(line[1:] for line in body if line.startswith("+"))
             yield FileEdit(path, "patch", (Hunk((), new, at + 1),), creates=True)
@@ -193,7 +195,7 @@ def _diff(lines: Sequence[str]) -> Iterator[FileEdit]:
             at += 2
         elif _OTHER_CHANGES.match(lines[at]):
             raise EditError(
-                f"line {at + 1} of the edit renames a file or holds no text, which is not done: {lines[at]}"
+                f"line {at + 1} of the edit renames a file or holds no text, which is not supported: {lines[at]}"
             )
         elif lines[at].startswith("@@") and (head := _HUNK.fullmatch(lines[at])):
             end = next((i for i in range(at + 1, len(lines)) if _ends_hunk(lines, i)), len(lines))

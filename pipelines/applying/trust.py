@@ -44,8 +44,8 @@ def placeholder(lines: Sequence[str], before: Sequence[str]) -> Refusal | None:
 
 
 def repetition(lines: Sequence[str], known: Chunks, least: int = 2) -> Refusal | None:
-    """A refusal of a run of lines that is repeated at once, unless one of the `known` texts repeats it, too. At
-    least `least` of its lines have a letter or digit."""
+    """A refusal of a run of lines that is repeated at once, unless one of the `known` texts repeats it, too. A run
+    counts if at least `least` of its lines have a letter or digit."""
     at, texts = _nonblank(lines)
     others = [f"\n{chr(10).join(_nonblank(text)[1])}\n" for text in known]
     last, done = dict[str, int](), dict[int, int]()  # by line: its last place; by distance: where its last run ends
@@ -65,7 +65,7 @@ def repetition(lines: Sequence[str], known: Chunks, least: int = 2) -> Refusal |
             continue
         if not any("\n".join(["", *first, *first, ""]) in other for other in others):
             return Refusal(
-                "doubled", f"{_span(at[start - size], at[start - 1])} stand there twice: {_quoted(first[0])}"
+                "doubled", f"the new version repeats {_span(at[start - size], at[start - 1])}: {_quoted(first[0])}"
             )
     return None
 
@@ -136,8 +136,8 @@ def _is_shown(old: Sequence[str], span: tuple[int, int], new: Sequence[str], edi
 
 
 def _is_ambiguous(old: Sequence[str], span: tuple[int, int], size: int, around: Chunks) -> bool:
-    """Whether some `size` lines of a span have as many lines of the edit around them as the whole span: an edit with
-    `size` new lines is then more likely to replace only these."""
+    """Whether some `size` lines of a span match as much of the edit above and below them as the whole span does: an
+    edit with `size` new lines is then more likely to replace only these."""
     above, below = around[0][::-1], around[1]
     before, after = _shared(old[: span[0]][::-1], above), _shared(old[span[1] :], below)
     return any(
@@ -160,9 +160,7 @@ def _added(lines: Sequence[str], before: Sequence[str], shown: Sequence[str]) ->
         left[line] -= 1
         if left[line] < 0:
             if line in known:
-                return Refusal(
-                    "doubled", f"line {place + 1} of the new version stands there too often: {_quoted(line)}"
-                )
+                return Refusal("doubled", f"line {place + 1} of the new version occurs too often: {_quoted(line)}")
             return Refusal(
                 "invented", f"line {place + 1} of the new version is neither the file's nor the edit's: {_quoted(line)}"
             )

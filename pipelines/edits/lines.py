@@ -41,14 +41,14 @@ def distance(lines: Sequence[str], before: Sequence[str], *, exact: bool = False
 
 
 def shared(lines: Iterable[str], before: Sequence[str]) -> bool:
-    """Whether any of the lines that has a letter or digit is in `before`, surrounding blanks apart."""
+    """Whether any of the lines that have a letter or digit is in `before`, surrounding blanks apart."""
     known = {line.strip() for line in before}
     return any(line.strip() in known for line in lines if any(map(str.isalnum, line)))
 
 
 def with_line_ends(version: str, body: str, after: str) -> str:
-    """A new version of `body` that has `\\n` as line ends, with the line ends of `body`. `after`: the white space after
-    `body`, which holds the end of its last line."""
+    """`version`, a new version of `body`, with the line ends of `body` in place of `\\n`. `after`: the white space
+    after `body`, which holds the end of its last line."""
     lines, ends = version.split("\n"), LINE_END.findall(f"{body}{after}")
     chosen = line_ends(lines, LINE_END.split(body), ends)
     return "".join(f"{line}{end}" for line, end in zip(lines, [*chosen[:-1], ""], strict=True))

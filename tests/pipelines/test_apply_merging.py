@@ -109,12 +109,12 @@ def faults() -> Iterator[tuple[str, str, str]]:
     yield (
         "".join(split[:end] + split[second:]),
         "doubled",
-        "line 15 of the new version stands there too often: 'def second(y):'",
+        "line 15 of the new version occurs too often: 'def second(y):'",
     )
     yield (
         DONE + "\n    def row(self):\n        return 3\n",
         "doubled",
-        "line 25 of the new version stands there too often",
+        "line 25 of the new version occurs too often",
     )
     yield "".join(split[:end]), "lost", "a part of the edit is not in the new version"
     yield "".join(split[: at("    def row")]), "lost", "'def row(self):'"

@@ -388,7 +388,7 @@ def _context(grown: Grown, node: int) -> int:
 
 def _vote(corpus: CopyCorpus, cursors: list[Cursor], estimates: Estimates, grown: Grown, node: int) -> dict[int, _Vote]:
     """Sum up the weights of the cursors after `node` by their next token. Cursors at a separator or the end have none.
-    Where there are several, each weighs less the more have its match length (the crowd table, `situations`)."""
+    Where there are several, each weighs less the more of them have its match length (the crowd table, `situations`)."""
     if not cursors:
         return {}
     weights, crowds, text = estimates.at_root if node == ROOT else estimates.deeper, estimates.crowds, corpus.tokens

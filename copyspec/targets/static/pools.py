@@ -1,8 +1,8 @@
-"""Pools: the KV cache of a batch in pages, with the programs captured on it, reused by the next session.
+"""Pools: the KV cache of a batch in pages, with the programs that run on it, reused by the next session.
 
-A session decodes one batch (`targets.base.Session`), and a program is a pass of one shape, captured as a CUDA graph or
-compiled (`running`). A row holds a list of pages, its row of the block table. It joins, grows and leaves by changes of
-that list; no keys are copied. Rows that begin with the same tokens hold the same pages.
+A session decodes one batch (`targets.base.Session`), and a program runs its passes of one shape, captured as a CUDA
+graph for example (`running`). A row holds a list of pages, its row of the block table. It joins, grows and leaves by
+changes of that list; no keys are copied. Rows that begin with the same tokens hold the same pages.
 """
 
 from __future__ import annotations
