@@ -87,7 +87,8 @@ _LONGEST = 300
 _OTHER_LANGUAGE = re.compile(
     r"transl|locali[sz]|übersetz|tradu[cizç]|tradui|tradur|vertaal|översätt|oversæt|oversett|tłumacz|přelož|fordít|"
     r"перевед|перекла|翻[译譯訳]|번역|çevir|\bdịch\b|terjemah|μετάφρα|ترجم|अनुवाद|"
-    r"\b(?:\w{3,}(?:ish|ese|ian)\b|engl|engel|ingl[eéê]s|ingil|anglai|angli[cč]|angiel|angol|german|deuts|alleman|alem|"
+    r"\b(?:(?!(?:fin|publ|establ|van|pun)ish|polish (?:the|this|it|my|up|our|these)\b)\w{3,}(?:ish|ese|ian)\b|"
+    r"engl|engel|ingl[eéê]s|ingil|anglai|angli[cč]|angiel|angol|german|deuts|alleman|alem|"
     r"tedes|niem|něm|német|tysk|duits|alman|fren|franz|fran[cçs]|ranska|spanis|spansk|spaans|espa[ñng]|spagn|hiszp|"
     r"ital[ij][ae]|portu|russ|rysk|ruso|rosyj|chines|chino|cinese|japan|japon|giapp|latin|latein|gr(?:ee|e|ie)[kc]|"
     r"dutch|nederl|neerl|oland|czech|welsh|cymr|arab|hebr|hindi|tamil|thai|farsi|swahili|irish|gaelic|catal|svensk|suom|"

@@ -1021,3 +1021,10 @@ def test_comments_may_be_in_another_language_than_a_program(comment: str) -> Non
     text = f"{file}\n\n\n{comment}\ndef sub(a, b):\n    return a - b"
     assert version(text, file, "Und die Differenz?") == text
     assert isinstance(version(f"{file}\n\nIch habe nichts an der Datei geändert.", file, "Und?"), Refusal)
+
+
+@pytest.mark.parametrize("told", ["Polish the text.", "Finish the edit.", "Polish it up.", "Make it fit to publish."])
+def test_verbs_that_end_as_names_of_languages_do_ask_for_none(told: str) -> None:
+    file, behind = LANGUAGES["en"][0], LANGUAGES["sv"][3]
+    assert isinstance(version(f"{file}\n\n{behind}", file, told), Refusal)
+    assert version(f"{file}\n\n{behind}", file, "A Swedish line at the end.") == f"{file}\n\n{behind}"
