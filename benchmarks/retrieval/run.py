@@ -3,16 +3,14 @@
     python -m benchmarks.retrieval --json OUT.json
 
 The indexes are real, on real passages: exact dense (NumPy), HNSW (FAISS) and BM25; dense vectors are sums of random
-vectors of a text's words. Small indexes answer too fast for speculation to pay, so each call is extended by sleeping
-until the ratio b/a is reached, as with a larger or remote index; `--ratios 0` leaves calls as they are. `a` is the time
-of a stride, measured on a warm-up question; `--fixed` is the share of a call that does not grow with its queries. The
-default ratios are those of RaLMSpec's experiments (Zhang et al. 2024), taken from their logs. The report states
-for each table whether its ratio is one of them, and the speed-up if all searches but the first of each question took no
-time: at b/a = 0.12 that is 1.1x, so anything beyond it must come from copying.
-
-`--windows 1000000 --recorded` measures a large index at its own ratio. Each query is searched for once, and answered
-from this record later, after sleeping as long as that search took in CPU time; `a` is the mean over all questions. So
-searches overlap as if they had a core of their own, which they do not find on a machine that other programs share.
+vectors of a text's words. Each query is searched for once and answered from this record later, after sleeping, so that
+searches overlap with the model as if they had a core of their own. They sleep until the ratio b/a is reached, as with a
+larger or remote index: `b` is the time of a call, `a` the mean time of a stride in the plain form, and `--fixed` the
+share of a call that does not grow with its queries. The default ratios are those of RaLMSpec's experiments (Zhang et
+al. 2024), taken from their logs. With `--windows 1000000 --recorded`, a large index is measured at its own ratio: they
+sleep as long as the search took in CPU time. The report states for each table whether its ratio is one of the paper's,
+and the speed-up if all searches but the first of each question took no time: at b/a = 0.12 that is 1.1x, so anything
+beyond it must come from copying.
 
 All methods answer the same questions in turn, with caches that start empty and last for all questions; `--repeat`
 repeats this, and each method's median run counts, of an even number the faster of the two in the middle. Outputs are
@@ -91,7 +89,6 @@ class Measured:
     guesses: int
     search_calls: int
     search_seconds: float
-    real_search_seconds: float
     kept_per_round: float
     hit_rate: float
     wasted_tokens: int
@@ -116,13 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = questions[:: max(1, len(questions) // (options.questions + 1))][: options.questions + 1]
     tables, equal = [], True
     for kind in options.kinds:
-        base = Delayed(_index(kind, texts, options), records=options.recorded)
+        base = Delayed(_index(kind, texts, options))
         fixed = FIXED[kind] if options.fixed is None else options.fixed
         for wanted in [None] if options.recorded else options.ratios or RATIOS[kind]:
             if wanted is None:
-                ratio, step = _recorded(engine, base, chosen, options)
+                ratio, step = _own_ratio(engine, base, chosen, options)
             else:
-                ratio, step = wanted, _calibrate(engine, base, chosen[0], options)
+                ratio, step = wanted, _calibrate(engine, base, chosen, options, wanted)
             base.fixed, base.per_query = ratio * step * fixed, ratio * step * (1 - fixed)
             figures = _compare(engine, base, chosen, options)
             head = _head(kind, ratio, step, fixed, figures[0])
@@ -180,30 +177,38 @@ def _recall(base: FaissRetriever, queries: Sequence[str]) -> dict[str, float]:
     }
 
 
-def _calibrate(engine: copyspec.Engine, base: Delayed, question: str, options: argparse.Namespace) -> float:
-    """Seconds of a stride of the plain form, without its retrieval: median of three answers after a warm-up."""
-    base.fixed = base.per_query = 0.0
-    seconds = []
-    for _ in range(4):
-        base.reset()
-        answer = _answer(engine, base, "plain", [question], options)[0]
-        seconds.append((answer.seconds - base.searching) / base.calls)
-    return median(seconds[1:])
-
-
-def _recorded(
+def _stride(
     engine: copyspec.Engine, base: Delayed, questions: Sequence[str], options: argparse.Namespace
 ) -> tuple[float, float]:
-    """Search for all that the plain form asks. Returns b/a by CPU time, and the seconds of a stride.
+    """Seconds of a stride of the plain form without its retrieval, and the share of this time that the CPU worked.
 
-    CPU time, since other load on the machine makes the many short steps of a stride wait longer than one search."""
-    base.fixed = base.per_query = 0.0
-    _answer(engine, base, "plain", questions, options)
-    cpu, started = process_time(), perf_counter()
+    Means over all questions, since the first stride of each also reads its prompt."""
+    started, cpu = perf_counter(), process_time()
     answers = _answer(engine, base, "plain", questions, options)[1:]
     share = (process_time() - cpu) / (perf_counter() - started)
-    step = sum(answer.seconds for answer in answers) / base.calls
+    return (sum(answer.seconds for answer in answers) - base.searching) / base.calls, share
+
+
+def _own_ratio(
+    engine: copyspec.Engine, base: Delayed, questions: Sequence[str], options: argparse.Namespace
+) -> tuple[float, float]:
+    """b/a of the index as it is, and the seconds of a stride.
+
+    By CPU time, since other load on the machine makes the many short steps of a stride wait longer than one search."""
+    base.fixed = base.per_query = 0.0
+    _stride(engine, base, questions, options)  # records what the plain form asks
+    step, share = _stride(engine, base, questions, options)
     return mean(base.cpu_seconds) / (step * share), step
+
+
+def _calibrate(
+    engine: copyspec.Engine, base: Delayed, questions: Sequence[str], options: argparse.Namespace, ratio: float
+) -> float:
+    """Seconds of a stride between searches that take `ratio` times as long: median of three runs."""
+    base.fixed = base.per_query = 0.0
+    step, _ = _stride(engine, base, questions, options)
+    base.fixed = ratio * step  # a processor that was idle during a search is slower after it
+    return median(_stride(engine, base, questions, options)[0] for _ in range(3))
 
 
 def _compare(
@@ -262,7 +267,6 @@ def _measured(method: str, answers: Sequence[RAGAnswer], plain: Sequence[RAGAnsw
         guesses=total.guesses,
         search_calls=base.calls,
         search_seconds=base.searching,
-        real_search_seconds=base.real,
         kept_per_round=total.kept_per_round,
         hit_rate=total.hit_rate,
         wasted_tokens=total.wasted,
@@ -330,7 +334,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--ratios", nargs="+", type=float, help="ratios b/a (default: the published ones of each index)"
     )
-    own = "b/a as it is, by CPU time; searches are answered from a first run, and sleep as long as they took in it"
+    own = "b/a as it is, by CPU time: searches sleep as long as they took in a first run"
     parser.add_argument("--recorded", action="store_true", help=own)
     parser.add_argument("--fixed", type=float, help="fraction of a call's time that does not grow with its queries")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), help="methods; the first one is the baseline")

@@ -35,7 +35,7 @@ def test_methods_are_compared_with_the_first(tmp_path: Path, capsys: pytest.Capt
     assert [table["index"] for table in report["tables"]] == ["exact", "bm25"]
     plain, speculative = report["tables"][0]["methods"]
     assert plain["equal"] and speculative["equal"] and plain["speedup"] == 1.0
-    assert plain["search_seconds"] >= plain["real_search_seconds"] > 0
+    assert plain["search_seconds"] > 0
     assert plain["output_tokens"] == speculative["output_tokens"]
     table = report["tables"][1]
     assert (table["published_ratios"], table["ratio_is_published"]) == ([0.7, 1.45], False)
@@ -48,7 +48,7 @@ def test_a_delayed_retriever_lasts_as_long_as_asked_for() -> None:
     assert base.search_batch(["bees", "books"], 1) == BM25Retriever(TEXTS).search_batch(["bees", "books"], 1)
     assert base.searching >= 0.02 and base.calls == 1
     base.reset()
-    assert base.searching == base.real == base.calls == 0
+    assert base.searching == base.calls == 0
     assert base.score("bees", [1]).tolist() == BM25Retriever(TEXTS).score("bees", [1]).tolist()
 
 
