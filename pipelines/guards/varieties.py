@@ -6,22 +6,13 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
+from copyspec.common.lists import Lists
+
 from .vocabulary import english
 
 STYLES = ("british", "american")
 
-_PAIRS = dict(
-    pair.split("/")
-    for pair in """
-    acknowledgement/acknowledgment ageing/aging aluminium/aluminum artefact/artifact cosy/cozy disc/disk draught/draft
-    enquiry/inquiry grey/gray jewellery/jewelry judgement/judgment kerb/curb manoeuvre/maneuver maths/math mould/mold
-    moustache/mustache orientated/oriented plough/plow programme/program pyjamas/pajamas sceptic/skeptic
-    sceptical/skeptical storey/story tyre/tire fulfil/fulfill enrol/enroll instalment/installment skilful/skillful
-    wilful/willful learnt/learned dreamt/dreamed burnt/burned spelt/spelled spoilt/spoiled leapt/leaped leant/leaned
-    smelt/smelled gotten/got whilst/while amongst/among afterwards/afterward backwards/backward forwards/forward
-    upwards/upward downwards/downward catalyse/catalyze paralyse/paralyze analyse/analyze cheque/check
-    """.split()  # noqa: SIM905
-)
+_PAIRS = dict(pair.split("/") for pair in Lists(__file__)["pairs"].split())
 _REGULAR = tuple(
     (re.compile(pattern), to)
     for pattern, to in (
