@@ -429,10 +429,7 @@ class _Reader:
 
 
 def _columns(space: str) -> int:
-    width = 0
-    for char in space:
-        width += 4 - width % 4 if char == "\t" else 1
-    return width
+    return len(space.expandtabs(4))
 
 
 def _heading_end(body: str, start: int) -> int:
