@@ -7,21 +7,19 @@ import re
 
 from copyspec.common.lists import Lists
 
+_LISTS = Lists(__file__)
+
 _BARE = str.maketrans("àâäçéèêëîïôöùûü", "aaaceeeeiioouuu")  # many write the French ones without accents
 
 
 def _alternatives() -> str:
-    names = " ".join(Lists(__file__)["phrases"].split()).split(", ")
+    names = " ".join(_LISTS["phrases"].split()).split(", ")
     written = sorted({form for name in names for form in (name, name.translate(_BARE))}, key=len, reverse=True)
     return "|".join(re.escape(name).replace(r"\ ", r"[\s-]+").replace("'", "['’]") for name in written)
 
 
 _SET = re.compile(rf"(?<!\w)(?:{_alternatives()})(?!\w)", re.IGNORECASE)
-_NOUN = re.compile(
-    r"(?<![\w'’-])(at|by|for|in|on|with) (?:cases?|costs?|directions?|fields?|forms?|groups?|light|lines?|means|names?|"
-    r"parts?|places?|positions?|processes|ranges?|sorts|spaces?|states?|terms|top|types|values|views?)\s+\Z",
-    re.IGNORECASE,
-)
+_NOUN = _LISTS.pattern("noun")
 _LONGEST = 40  # characters of a phrase, with a line's end and its indentation
 
 

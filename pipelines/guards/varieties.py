@@ -12,34 +12,12 @@ from .vocabulary import english
 
 STYLES = ("british", "american")
 
-_PAIRS = dict(pair.split("/") for pair in Lists(__file__)["pairs"].split())
-_REGULAR = tuple(
-    (re.compile(pattern), to)
-    for pattern, to in (
-        (r"(?<=\w{3})our(?=\w*\Z)", "or"),  # colour, but not four
-        (r"(?<=\w{3})is(?=(?:e[sdr]?|ers|ing|ations?|able)\Z)", "iz"),  # organise
-        (r"(?<=\w{2}y)s(?=(?:e[sdr]?|ers|ing)\Z)", "z"),  # analyse
-        (r"(?<=[aeiou][bt])re(?=[sd]?\Z)|(?<=ib)re(?=[sd]?\Z)|(?<=nt)re(?=[sd]?\Z)", "er"),  # metre, fibre, centre
-        (r"(?<=defen|offen|reten)c(?=e)", "s"),
-        (r"(?<=\w[aeiou][^aeiou][aeo])ll(?=(?:ed|ing|ers?|ors?|ous|ist)\Z)", "l"),  # travelled, but not filling
-    )
-)
+_LISTS = Lists(__file__)
+_PAIRS = dict(pair.split("/") for pair in _LISTS["pairs"].split())
+_REGULAR = tuple((re.compile(pattern), to) for pattern, to in _LISTS["regular"])
 """From British to American spelling; in American texts the results are the rule."""
-_RULES = _REGULAR + tuple(
-    (re.compile(pattern), to)
-    for pattern, to in (
-        (r"(?<=licen)c(?=e)|(?<=practi)c(?=e)", "s"),
-        (r"(?<=\w[aeiou][^aeiou][aeou])([pst])\1(?=(?:ed|es|ing|ers?|ors?)\Z)", r"\1"),  # focusses
-        (r"(?<=\w{2}og)ue(?=s?\Z)", ""),  # catalogue
-        (r"(?<=\w)ae(?=\w{3})|\Aae(?=\w{4})|\b[fo]e(?=st|tus)", "e"),  # anaemia
-    )
-)
-
-
-_STAY = frozenset(
-    "analyses catalyses dialyses paralyses psychoanalyses meter meters micrometer micrometers".split()  # noqa: SIM905
-)
-"""Words that are other words, too: nouns in any variety, and devices in British texts."""
+_RULES = _REGULAR + tuple((re.compile(pattern), to) for pattern, to in _LISTS["others"])
+_STAY = _LISTS.words("stay")
 
 
 def restyled(word: str, style: str) -> str:

@@ -44,21 +44,10 @@ COUNTED_WORDS = 4  # maximum number of words between a number and what it counts
 COUNTED_CHARS = 120  # after the number, in which these words are looked for
 _ASKS_VERSION = re.compile(r"\b(?:version|release)s?\b", re.IGNORECASE)
 _VERSION = re.compile(r"\d\.\d")
-_LIMITS = {
-    word: words
-    for words in (
-        ("maximum", "max", "largest", "biggest", "greatest", "highest", "longest", "most", "limit", "upper"),
-        ("minimum", "min", "smallest", "least", "lowest", "shortest", "fewest", "lower"),
-    )
-    for word in words
-}
-_BOUNDS = {
-    "maximum": r"(?:at most|up to|more than|longer than|larger than|higher than|below|under|within|exceed\w*)",
-    "minimum": r"(?:at least|from|less than|fewer than|shorter than|over|above)",
-}
+_LIMITS = {word: words for words in _LISTS.groups("limits") for word in words}
 _BOUND = {
     name: re.compile(rf"\b{phrase}\W+(?:\w+\W+){{0,2}}?{_NUMBER.pattern}", re.IGNORECASE)
-    for name, phrase in _BOUNDS.items()
+    for name, phrase in _LISTS["bounds"].items()
 }
 _ASKS_LIMIT = _LISTS.pattern("asks_limit")
 _VALUE = re.compile(
