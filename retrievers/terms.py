@@ -19,13 +19,13 @@ _LISTS = Lists(__file__)
 
 @cache
 def _pairs() -> dict[str, str]:
-    pairs = [pair.split("/") for pair in _LISTS["pairs"].split()]
+    pairs = [pair.split("/") for pair in _LISTS.listed("pairs")]
     return {word: other for pair in pairs for word, other in (pair, pair[::-1])}
 
 
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], str]]:
-    both = [(rule, *ways) for rule in _LISTS["rules"] for ways in ((rule[1], rule[2]), (rule[2], rule[1]))]
+    both = [(rule, *ways) for rule in _LISTS.rows("rules") for ways in ((rule[1], rule[2]), (rule[2], rule[1]))]
     return [(re.compile(f"({before}){old}({after})"), rf"\g<1>{new}\g<2>") for (before, _, _, after), old, new in both]
 
 

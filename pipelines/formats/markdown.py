@@ -43,7 +43,9 @@ _STATEMENT = re.compile(  # of MDX
 )
 _COMPONENT = re.compile(r"<[A-Z][\w.]*(?=\s|$)")  # of MDX
 
-_OPENINGS = [(re.compile(begin), re.compile(*end) if end else None) for begin, *end in Lists(__file__)["openings"]]
+_OPENINGS = [
+    (re.compile(begin), re.compile(end[0]) if end else None) for begin, *end in Lists(__file__).rows("openings")
+]
 """How a block begins, and how its last line ends; None: it ends at a blank line."""
 _OPENING_CHARS = "`~<$\\{"
 _ALONE = 6  # index of the opening that cannot interrupt a paragraph

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import PurePath
 
 from copyspec.common.lists import Lists
@@ -11,18 +11,18 @@ from copyspec.common.lists import Lists
 _LISTS = Lists(__file__)
 
 
-def _by_suffix(table: Mapping[str, str]) -> dict[str, str]:
-    return {f".{suffix}": name for name, suffixes in table.items() for suffix in suffixes.split()}
+def _by_suffix(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    return {f".{suffix}": name for name, suffixes in pairs for suffix in suffixes.split()}
 
 
-LANGUAGES = _LISTS["languages"]
+LANGUAGES = dict(_LISTS.pairs("languages"))
 """Languages whose comments are read, by their names in pygments, with the suffixes of their files."""
-SUFFIXES = {"": "txt", **_by_suffix(_LISTS["formats"]), **_by_suffix(LANGUAGES)}
-_NAMES = {name: f".{suffix}" for suffix, names in _LISTS["names"].items() for name in names.split()}
+SUFFIXES = {"": "txt", **_by_suffix(_LISTS.pairs("formats")), **_by_suffix(LANGUAGES.items())}
+_NAMES = {name: f".{suffix}" for suffix, names in _LISTS.pairs("names") for name in names.split()}
 """Files that are told by their names, in lower case, with the suffix of their kind."""
 _TEXTS = ("txt", "lines", "parallel", "md", "rst", "adoc", "latex", "html", "srt")
 """Formats that would read any file as text."""
-_RISKS = _by_suffix(_LISTS["at_risk"])
+_RISKS = _by_suffix(_LISTS.pairs("at_risk"))
 
 
 _MANUAL = re.compile(r"\.[1-9][a-z]{0,3}")  # a page of the manual, by its section

@@ -14,19 +14,20 @@ negations are not among them, because they change the meaning."""
 
 NEGATIONS = _LISTS.words("negations")
 
-_SYNONYMS = [frozenset(group) for group in _LISTS.groups("synonyms")]
+_SYNONYMS = [frozenset(group) for group in _LISTS.rows("synonyms")]
 """Function words that a writer may choose between: exchanging them corrects nothing."""
 
 
-def _groups(name: str) -> dict[str, frozenset[int]]:
+def _numbers(groups: Sequence[Sequence[str]]) -> dict[str, frozenset[int]]:
     table: dict[str, set[int]] = {}
-    for number, group in enumerate(_LISTS.groups(name)):
+    for number, group in enumerate(groups):
         for word in group:
             table.setdefault(word, set()).add(number)
     return {word: frozenset(numbers) for word, numbers in table.items()}
 
 
-_FORMS, _MEMBERS, _KIND = _groups("groups"), _LISTS.groups("groups"), _groups("kinds")
+_MEMBERS = _LISTS.rows("groups")
+_FORMS, _KIND = _numbers(_MEMBERS), _numbers(_LISTS.rows("kinds"))
 
 
 def are_forms(word: str, other: str) -> bool:

@@ -18,7 +18,7 @@ _INFINITIVE = _LISTS.words("infinitive")
 """What an infinitive follows. Words that take either ("used", "used to be") are left out: what the writer has may be
 right."""
 
-_GOVERNED = _LISTS["governed"]
+_GOVERNED = dict(_LISTS.pairs("governed"))
 """Words that ask for a preposition whatever they are about, by it."""
 
 _ENDING = re.compile(r"(?<=\w\w)(?:ing|ed|e?s|['’]s?)\Z")

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, cast
 
 from copyspec.common.lists import Lists
 from copyspec.engine.results import Change
@@ -39,7 +39,11 @@ another word in a heading or a cell, another mark at the end of a sentence;
 `other`: in a document, a function word in place of another, an article more, a word of another part of speech."""
 
 BUNDLED = "default"
-CALIBRATED: Mapping[str, Mapping[MarginKind, float]] = Lists(__file__).all
+_LISTS = Lists(__file__)
+CALIBRATED: Mapping[str, Mapping[MarginKind, float]] = {
+    model: {cast(MarginKind, kind): float(least) for kind, least in _LISTS.pairs(model)}
+    for model in (BUNDLED, "smollm2-correct")
+}
 """Least margins by model and kind of change, in nats. Those of the bundled model are chosen by how often it makes such
 changes in correct texts (docs/files.md), those of `smollm2-correct`, with the gain, fitted by logistic regression
 (`python -m benchmarks.quality.margins`)."""

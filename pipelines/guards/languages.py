@@ -20,10 +20,10 @@ lead of one less is enough."""
 MIN_WORDS = 2
 """From this many non-English words on, a text may be in another language; from as many known ones, English."""
 
-_LETTERS = _LISTS["letters"]
+_LETTERS = dict(_LISTS.pairs("letters"))
 """Letters that few other languages have; a word with one counts as a function word."""
-_WORDS = {name: frozenset(words.split()) for name, words in _LISTS["words"].items()}
-_BY_SCRIPT: dict[str, tuple[str, ...]] = {script: tuple(codes.split()) for script, codes in _LISTS["scripts"].items()}
+_WORDS = {name: frozenset(words.split()) for name, words in _LISTS.pairs("words")}
+_BY_SCRIPT: dict[str, tuple[str, ...]] = {script: tuple(codes.split()) for script, codes in _LISTS.pairs("scripts")}
 _SHARED = _LISTS.words("shared")
 
 LANGUAGES = tuple(sorted({*_WORDS, *(name for names in _BY_SCRIPT.values() for name in names)}))

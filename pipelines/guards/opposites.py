@@ -9,7 +9,7 @@ from copyspec.common.lists import Lists
 
 from .likeness import are_akin, plain
 
-_PAIRS = frozenset(map(frozenset, Lists(__file__).groups("pairs")))
+_PAIRS = frozenset(map(frozenset, Lists(__file__).rows("pairs")))
 """Function words of one class that a correction may exchange otherwise: prepositions, auxiliaries and so on."""
 
 _WITHOUT = re.compile(r"(?<=\w{3})less(?:ly|ness)?\Z")  # "harmless", not "bless"

@@ -13,7 +13,7 @@ _BARE = str.maketrans("àâäçéèêëîïôöùûü", "aaaceeeeiioouuu")  # ma
 
 
 def _alternatives() -> str:
-    names = " ".join(_LISTS["phrases"].split()).split(", ")
+    names = [" ".join(words) for words in _LISTS.rows("phrases")]
     written = sorted({form for name in names for form in (name, name.translate(_BARE))}, key=len, reverse=True)
     return "|".join(re.escape(name).replace(r"\ ", r"[\s-]+").replace("'", "['’]") for name in written)
 

@@ -15,7 +15,7 @@ from copyspec.common.lists import Lists
 from ..documents import Refusal
 
 _JSON = ("json", "ipynb", "geojson", "webmanifest", "har")
-_BY_SUFFIX = {suffix: name for name, suffixes in Lists(__file__).all.items() for suffix in suffixes.split()}
+_BY_SUFFIX = {suffix: name for name, suffixes in Lists(__file__).pairs("languages") for suffix in suffixes.split()}
 
 
 def broken(before: str, after: str, path: str | None) -> Refusal | None:

@@ -20,7 +20,7 @@ _FAR = 12
 
 _UNMOVED = frozenset("a an the to of in on at for with from by and or that it".split())  # noqa: SIM905
 """Words that come and go in several places of a sentence without being moved."""
-_NUMBERS = frozenset(map(frozenset, Lists(__file__).groups("numbers")))
+_NUMBERS = frozenset(map(frozenset, Lists(__file__).rows("numbers")))
 
 
 def groups(text: str, changes: Sequence[Edit]) -> list[list[int]]:

@@ -13,10 +13,10 @@ from .vocabulary import english
 STYLES = ("british", "american")
 
 _LISTS = Lists(__file__)
-_PAIRS = dict(pair.split("/") for pair in _LISTS["pairs"].split())
-_REGULAR = tuple((re.compile(pattern), to) for pattern, to in _LISTS["regular"])
+_PAIRS = dict(pair.split("/") for pair in _LISTS.listed("pairs"))
+_REGULAR = tuple((re.compile(pattern), to) for pattern, to in _LISTS.rows("regular"))
 """From British to American spelling; in American texts the results are the rule."""
-_RULES = _REGULAR + tuple((re.compile(pattern), to) for pattern, to in _LISTS["others"])
+_RULES = _REGULAR + tuple((re.compile(pattern), to) for pattern, to in _LISTS.rows("others"))
 _STAY = _LISTS.words("stay")
 
 

@@ -44,10 +44,10 @@ COUNTED_WORDS = 4  # maximum number of words between a number and what it counts
 COUNTED_CHARS = 120  # after the number, in which these words are looked for
 _ASKS_VERSION = re.compile(r"\b(?:version|release)s?\b", re.IGNORECASE)
 _VERSION = re.compile(r"\d\.\d")
-_LIMITS = {word: words for words in _LISTS.groups("limits") for word in words}
+_LIMITS = {word: words for words in _LISTS.rows("limits") for word in words}
 _BOUND = {
     name: re.compile(rf"\b{phrase}\W+(?:\w+\W+){{0,2}}?{_NUMBER.pattern}", re.IGNORECASE)
-    for name, phrase in _LISTS["bounds"].items()
+    for name, phrase in _LISTS.pairs("bounds")
 }
 _ASKS_LIMIT = _LISTS.pattern("asks_limit")
 _VALUE = re.compile(
