@@ -103,11 +103,8 @@ def cased_words(text: str) -> list[str]:
     text = unicodedata.normalize("NFC", _MANY_MARKS.sub(lambda run: run[0][:_MOST_MARKS], text))
     if not UNSPACED.search(text):
         return _SPACED_WORD.findall(text)
-    return [word for run in _RUN.findall(text) for word in _in_pairs(WORD.findall(run))]
-
-
-def _in_pairs(characters: list[str]) -> list[str]:
-    return [first + second for first, second in pairwise(characters)] or characters
+    runs = map(WORD.findall, _RUN.findall(text))
+    return [word for run in runs for word in [first + second for first, second in pairwise(run)] or run]
 
 
 def share_of_word(word: str) -> float:

@@ -107,7 +107,8 @@ class _Reader:
             elif match["sign"] is not None:
                 if match["sign"] in "[\\":
                     yield from self._flush(match.start())
-                    at = self._past(at, "\\]") if match["sign"] == "[" else self._past_break(at)
+                    is_formula = match["sign"] == "["  # else a line break, with a star and an option
+                    at = self._past(at, "\\]") if is_formula else self._past_options(at + self.text.startswith("*", at))
                     self._open(at)
                 else:
                     at = self._sign(match, at)
@@ -190,10 +191,6 @@ class _Reader:
                 return place + len(mark)
             place += 1
         return last
-
-    def _past_break(self, at: int) -> int:
-        """The position after the star and the option of a line break."""
-        return self._past_options(at + self.text.startswith("*", at))
 
     def _past_options(self, at: int) -> int:
         while (space := _SPACE.match(self.text, at)) and (option := _OPTION.match(self.text, space.end())):

@@ -83,8 +83,9 @@ class Wording:
             if not knows(gone) and not is_negation(gone):
                 if is_negation(new):
                     return not is_spelling(gone, new)
+                negations = [word for word in NEGATIONS | _UNMARKED if word.startswith(plain(new))]  # "did": "didnt"
                 has_n = plain(gone).count("n") > plain(new).count("n")  # of "not": "didn" may be "didn't"
-                return not is_nearer(gone, new, _negated(new), or_as_near=not has_n)
+                return not is_nearer(gone, new, negations, or_as_near=not has_n)
         was, becomes = (any(map(is_negation, spelt(side))) for side in (self.was, self.becomes))
         return was != becomes
 
@@ -209,11 +210,6 @@ def is_grammar(word: str) -> bool:
 def is_negation(word: str) -> bool:
     small = word.casefold().replace("’", "'")
     return small in NEGATIONS or small.endswith("n't") or small.replace("'", "") in _UNMARKED
-
-
-def _negated(word: str) -> list[str]:
-    """The negations that begin with a word ("did": "didnt")."""
-    return [negation for negation in NEGATIONS | _UNMARKED if negation.startswith(plain(word))]
 
 
 def _is_number(word: str) -> bool:
