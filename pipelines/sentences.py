@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
+from copyspec.common.lists import Lists
 from copyspec.text.sentence_marks import CLOSING, CLOSING_UNSPACED, SENTENCE_ENDS, UNSPACED_ENDS
+
+_LISTS = Lists(__file__)
 
 _MARKS, _CLOSED = f"[{SENTENCE_ENDS}]", f"[{re.escape(CLOSING)}]*"
 # It begins at the first mark of a run: trying each of them would take quadratic time.
@@ -16,21 +19,11 @@ _DOTTED = re.compile(r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,2}\Z")
 _WINDOW = 40  # characters before a full stop that may hold an abbreviation
 
 
-def _set(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-_NEVER_LAST = _set(
-    "mr mrs ms dr prof st gen col rev hon sen rep gov capt lt sgt maj messrs mme mlle fig figs eq eqs sec ch vol pp "
-    "cf vs e.g i.e approx ca viz al z.b d.h bzw nr str"
-)
+_NEVER_LAST = _LISTS.words("never_last")
 """Abbreviations that never end a sentence."""
-_BEFORE_NUMBERS = _set("no nos art p par jan feb mar apr jun jul aug sep sept oct nov dec")
-_MAYBE_LAST = _set("etc inc ltd co corp jr sr bros dept est ave blvd a.m p.m u.s u.k u.n e.u ph.d m.d b.a m.a")
-_STARTERS = _set(
-    "a an and as at but by for he her his how however i if in it its many meanwhile my no on one our she so some that "
-    "the their then there these they this those thus today we what when where while who why with yet you your"
-)
+_BEFORE_NUMBERS = _LISTS.words("before_numbers")
+_MAYBE_LAST = _LISTS.words("maybe_last")
+_STARTERS = _LISTS.words("starters")
 """Words that start a sentence more often than they are part of a name."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
@@ -193,7 +193,8 @@ class FaissIndex:
         if options.kind == "flat":
             made.add(vectors)
             return made
-        made._index = cast(_Index, read_index(index, made._faiss, made._empty, vectors, options.kind))
+        rebuilt = _read_graph if options.kind == "hnsw" else _read_lists
+        made._index = cast(_Index, rebuilt(index, made._faiss, made._empty, vectors))
         made._longest = longest_of(vectors)
         made._searcher = made._placed(made._index)
         return made
@@ -269,14 +270,6 @@ def write_index(saved: Saving, faiss, index, kind: str) -> int:  # type: ignore[
         saved.array("centres", index.quantizer.reconstruct_n(0, index.nlist))
         saved.array("lists", (faiss.vector_to_array(index.direct_map.array) >> 32).astype(np.uint32))
     return 0
-
-
-def read_index(  # type: ignore[no-untyped-def]
-    opened: files.Opened, faiss, empty: Callable[..., object], vectors: Vectors, kind: str
-):
-    """Rebuild the FAISS index of these vectors. `empty`: makes one without vectors. Raises files.IndexFileError for a
-    graph or lists that do not fit them."""
-    return (_read_graph if kind == "hnsw" else _read_lists)(opened, faiss, empty, vectors)
 
 
 def _read_graph(opened: files.Opened, faiss, empty, vectors: Vectors):  # type: ignore[no-untyped-def]

@@ -105,11 +105,6 @@ class RerankingRetriever(Retriever):
         """The texts; a hit's id is an index into them."""
         return self.base.texts
 
-    def search(self, query: str, k: int = DEFAULT_K) -> list[Hit]:
-        """Return at most `k` hits, and at most `depth`, best first; ties in the order of the texts. Raises ValueError
-        for k < 1."""
-        return self.search_batch([check_query(query)], k)[0]
-
     def search_batch(self, queries: Sequence[str], k: int = DEFAULT_K) -> list[list[Hit]]:
         """Return the results of `search` for each query, with one batched search of the base."""
         wanted = check_k(k)

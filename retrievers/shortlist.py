@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from copyspec.common.forks import fork_safe
 
+from .base import Retriever
 from .vectors import VectorIndex, Vectors, exact_scores, tolerance
 
 _KEPT_WORDS = 256  # number of words with cached weights; successive queries share most of their words
@@ -32,13 +33,6 @@ class Shortlist(Protocol):
         """Return id and score of the best text; ties by lowest id. There must be at least one text."""
 
 
-class Scored(Protocol):
-    """The `score` method of a retriever."""
-
-    def score(self, query: str, ids: Sequence[int]) -> NDArray[np.float64]:
-        """Return the scores of the texts `ids`. [len(ids)]"""
-
-
 class TermWeights(Protocol):
     """The weights that a word adds to the scores of texts."""
 
@@ -49,7 +43,7 @@ class TermWeights(Protocol):
 class ScoredShortlist:
     """A shortlist for any retriever: all texts are scored for each query."""
 
-    def __init__(self, retriever: Scored) -> None:
+    def __init__(self, retriever: Retriever) -> None:
         self._retriever = retriever
         self._ids = np.empty(0, np.int64)
         self._lock = fork_safe(threading.Lock())
@@ -169,7 +163,7 @@ class WordShortlist:
         self._changes.clear()
 
 
-def shortlist_of(retriever: Scored) -> Shortlist:
+def shortlist_of(retriever: Retriever) -> Shortlist:
     """Make an empty shortlist, by the retriever's own method `shortlist` if it has one."""
     made: Callable[[], Shortlist] | None = getattr(retriever, "shortlist", None)
     return made() if made is not None else ScoredShortlist(retriever)

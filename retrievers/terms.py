@@ -12,45 +12,20 @@ from typing import Any
 
 import snowballstemmer
 
-# What is spelt in two ways inside words: a pattern for what stands before it, the two spellings, and what follows.
-_RULES = (
-    (r"[a-z]*[aeiou][a-z]*", "our", "or", "[a-z]*"),  # colour, not "hour"
-    (r"[a-z]{3,}", "is", "iz", r"(?:e|e[dsr]|ers|ing|ation|ations|able|ational)"),
-    (r"[a-z]+l", "ys", "yz", r"(?:e|e[dsr]|ers|ing|able)"),
-    (r"[a-z]+[bt]", "re", "er", r"(?:s|d)?"),
-    (r"[a-z]+en", "c", "s", r"(?:e|e[dse]|ees|ing|eless)"),
-    (r"[a-z]*[aeiou][a-z]*[aeiou]", "ll", "l", r"(?:ed|ing|ings|ers?|ors?|ation|ations|able|ful|ments?|ous|en)"),
-    (r"[a-z]{2,}[ao]l?o?g", "ue", "", r"s?"),
-    (r"[a-z]+dg", "e", "", r"ments?(?:al)?"),
-)
-_PAIRS = """
-grey gray|greys grays|tyre tire|tyres tires|programme program|programmes programs|cheque check|cheques checks
-|plough plow|ploughs plows|ploughed plowed|ploughing plowing|mould mold|moulds molds|moulded molded|mouldy moldy
-|moustache mustache|moustaches mustaches|kerb curb|kerbs curbs|aluminium aluminum|sulphur sulfur|sulphate sulfate
-|jewellery jewelry|jeweller jeweler|pyjamas pajamas|sceptic skeptic|sceptics skeptics|sceptical skeptical
-|draught draft|draughts drafts|ageing aging|whisky whiskey|cosy cozy|axe ax|doughnut donut|doughnuts donuts
-|maths math|artefact artifact|artefacts artifacts|disc disk|discs disks|enquiry inquiry|enquiries inquiries
-|enquire inquire|speciality specialty|specialities specialties|smoulder smolder|storey story|storeys stories
-|manoeuvre maneuver|manoeuvres maneuvers|paediatric pediatric|paediatrician pediatrician|foetus fetus|foetal fetal
-|encyclopaedia encyclopedia|anaesthetic anesthetic|anaesthesia anesthesia|anaemia anemia|diarrhoea diarrhea
-|haemoglobin hemoglobin|haemorrhage hemorrhage|leukaemia leukemia|oestrogen estrogen|oesophagus esophagus
-|archaeology archeology|archaeological archeological|mediaeval medieval|orthopaedic orthopedic|gynaecology gynecology
-|practice practise|practices practises|fulfil fulfill|fulfils fulfills|enrol enroll|enrols enrolls|distil distill
-|instil instill|burnt burned|learnt learned|spelt spelled|dreamt dreamed|leapt leaped|spoilt spoiled|spilt spilled
-|skilful skillful|wilful willful
-|tonne ton|tonnes tons|furore furor|vice vise|yoghurt yogurt|omelette omelet|chilli chili|carat karat
-"""
+from copyspec.common.lists import Lists
+
+_LISTS = Lists(__file__)
 
 
 @cache
 def _pairs() -> dict[str, str]:
-    pairs = [pair.split() for pair in _PAIRS.replace("\n", " ").split("|")]
+    pairs = [pair.split("/") for pair in _LISTS.listed("pairs")]
     return {word: other for pair in pairs for word, other in (pair, pair[::-1])}
 
 
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], str]]:
-    both = [(rule, *ways) for rule in _RULES for ways in ((rule[1], rule[2]), (rule[2], rule[1]))]
+    both = [(rule, *ways) for rule in _LISTS.rows("rules") for ways in ((rule[1], rule[2]), (rule[2], rule[1]))]
     return [(re.compile(f"({before}){old}({after})"), rf"\g<1>{new}\g<2>") for (before, _, _, after), old, new in both]
 
 
@@ -66,13 +41,7 @@ def spellings(word: str) -> list[str]:
     return list(dict.fromkeys(others))
 
 
-STOP_WORDS = frozenset(
-    """
-    a about all am an and any are as at be been before but by can could did do does for from had has have he her his
-    how i if in into is it its me my no not of on or our she should so some such than that the their them then there
-    these they this those to was we were what when where which who whom whose why will with would you your
-    """.split()  # noqa: SIM905
-)
+STOP_WORDS = _LISTS.words("stop_words")
 """English words that say nothing about a text's subject."""
 
 PLAIN = "words"
@@ -134,11 +103,8 @@ def cased_words(text: str) -> list[str]:
     text = unicodedata.normalize("NFC", _MANY_MARKS.sub(lambda run: run[0][:_MOST_MARKS], text))
     if not UNSPACED.search(text):
         return _SPACED_WORD.findall(text)
-    return [word for run in _RUN.findall(text) for word in _in_pairs(WORD.findall(run))]
-
-
-def _in_pairs(characters: list[str]) -> list[str]:
-    return [first + second for first, second in pairwise(characters)] or characters
+    runs = map(WORD.findall, _RUN.findall(text))
+    return [word for run in runs for word in [first + second for first, second in pairwise(run)] or run]
 
 
 def share_of_word(word: str) -> float:

@@ -102,7 +102,7 @@ def test_the_list_of_packages_is_complete() -> None:
 def test_the_wheel_holds_all_packages_and_the_default_model(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for package, folder in FOLDERS.items():
-        for source in (ROOT / folder).rglob("*.py"):
+        for source in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.txt")]:
             assert f"{package.replace('.', '/')}/{source.relative_to(ROOT / folder).as_posix()}" in names
     if COMPILED:
         assert {name for name in names if name.endswith(".so")} == {f"{name}{EXTENSION_SUFFIXES[0]}" for name in NATIVE}

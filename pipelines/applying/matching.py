@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from copyspec.common.sequences import common_prefix
+
 from ..documents import Refusal
 from ..edits.lines import LINE_END, aligned, line_ends, new_lines
 from ..guards.omissions import is_omission
@@ -94,7 +96,7 @@ def spliced(lines: Lines, splices: Sequence[Splice]) -> Lines | Refusal:
 def splice(old: Sequence[str], new: Sequence[str], start: int, lines: Lines, indenter: Indenter = str) -> Splice | None:
     """`new` in place of the lines that `old` stands for, from `start`. What both have stays as it is in the file, and
     what both begin and end with is no part of the splice. None if a new line cannot be indented as the file is."""
-    top, bottom = _same(old, new), _same(old[::-1], new[::-1])
+    top, bottom = common_prefix(old, new), common_prefix(old[::-1], new[::-1])
     bottom = min(bottom, len(old) - top, len(new) - top)
     start, old, new = start + top, old[top : len(old) - bottom], new[top : len(new) - bottom]
     end = start + len(old)
@@ -107,12 +109,6 @@ def splice(old: Sequence[str], new: Sequence[str], start: int, lines: Lines, ind
         return None
     ends = lines.ends[start:end] or lines.ends[max(0, start - 1) :][:1]
     return Splice(start, end, Lines(texts, line_ends(new, old, ends)))
-
-
-def _same(old: Sequence[str], new: Sequence[str]) -> int:
-    """How many lines two texts begin with together."""
-    pairs = zip(old, new, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(old), len(new)))
 
 
 def _placed(hunk: Hunk, lines: Lines) -> Splice | Refusal:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import takewhile
+
+from copyspec.common.sequences import common_prefix
 
 from ..documents import Refusal
 from ..edits.lines import aligned
@@ -139,17 +140,12 @@ def _is_ambiguous(old: Sequence[str], span: tuple[int, int], size: int, around: 
     """Whether some `size` lines of a span match as much of the edit above and below them as the whole span does: an
     edit with `size` new lines is then more likely to replace only these."""
     above, below = around[0][::-1], around[1]
-    before, after = _shared(old[: span[0]][::-1], above), _shared(old[span[1] :], below)
+    before, after = common_prefix(old[: span[0]][::-1], above), common_prefix(old[span[1] :], below)
     return any(
-        (start == span[0] or _shared(old[:start][::-1], above) >= before > 0)
-        and (start + size == span[1] or _shared(old[start + size :], below) >= after > 0)
+        (start == span[0] or common_prefix(old[:start][::-1], above) >= before > 0)
+        and (start + size == span[1] or common_prefix(old[start + size :], below) >= after > 0)
         for start in range(span[0], span[1] - size + 1)
     )
-
-
-def _shared(some: Sequence[str], others: Sequence[str]) -> int:
-    """How many lines two texts begin with alike."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(some, others, strict=False)))
 
 
 def _added(lines: Sequence[str], before: Sequence[str], shown: Sequence[str]) -> Refusal | None:

@@ -129,7 +129,7 @@ class _Fitting:
         fits, fails = 0, len(units) - at + 1
         probe = min(stride, fails - 1)
         while fails - fits > max(1, fits // _SLACK):
-            if self._fits(units[at][0], units[at + probe - 1][1]):
+            if self.length(model_text(self.text, self._piece(units[at][0], units[at + probe - 1][1]))) <= self.limit:
                 fits = probe
                 probe = min(2 * probe, (fits + fails) // 2 if fails <= len(units) - at else fails - 1)
             else:
@@ -137,9 +137,6 @@ class _Fitting:
                 probe = (fits + fails) // 2
             probe = max(probe, fits + 1)
         return fits
-
-    def _fits(self, start: int, end: int) -> bool:
-        return self.length(model_text(self.text, self._piece(start, end))) <= self.limit
 
     def _apart(self, start: int, end: int) -> Segment:
         """The piece of a stretch, which may begin or end inside a sentence."""

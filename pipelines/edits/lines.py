@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 
+from copyspec.common.sequences import common_prefix
+
 LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 def aligned(before: Sequence[str], lines: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
     """Yield opcodes as `SequenceMatcher.get_opcodes` does, what both texts begin and end with as equal."""
-    shorter = min(len(before), len(lines))
-    first = next((index for index in range(shorter) if before[index] != lines[index]), shorter)
-    last = next((index for index in range(shorter - first) if before[-1 - index] != lines[-1 - index]), shorter - first)
+    first = common_prefix(before, lines)
+    last = min(common_prefix(before[::-1], lines[::-1]), len(before) - first, len(lines) - first)
     old, new = before[first : len(before) - last], lines[first : len(lines) - last]
     if first:
         yield "equal", 0, first, 0, first

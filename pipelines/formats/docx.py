@@ -153,7 +153,8 @@ class _Writer:
                 place = min(edit.end - at, size)  # after the text that it replaces
                 coming[place] = coming.get(place, "") + edit.replacement
             if run.is_opaque or not size:
-                splices += [(edge, edge, self._new(run, text)) for edge, text in _adjacent(run, coming)]
+                edges = [(run.end if place else run.start, text) for place, text in sorted(coming.items())]
+                splices += [(edge, edge, self._new(run, text)) for edge, text in edges]  # next to it
             elif removed or coming:
                 splices.append((run.start, run.end, self._run(run, removed, coming)))
         return splices
@@ -212,11 +213,6 @@ class _Writer:
         head = b'<%b %bid="%d" %bauthor=%b>' % (name, prefix, self.next_id, prefix, author)
         self.next_id += 1
         return head + element + b"</" + name + b">"
-
-
-def _adjacent(run: Run, coming: dict[int, str]) -> list[tuple[int, str]]:
-    """Insertions next to a run that is not rewritten, with their byte offsets."""
-    return [(run.end if place else run.start, text) for place, text in sorted(coming.items())]
 
 
 def _name(run: Run, kind: str) -> bytes:

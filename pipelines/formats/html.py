@@ -12,27 +12,19 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from copyspec.common.lists import Lists
+
 from .reading import body_start
 from .segments import merged_spans
-from .whole import Prose, names
+from .whole import Prose
 
 FORBIDDEN = "<>&{}"
 
-_INLINE = names(
-    "a abbr acronym b bdi bdo big cite data del dfn em font i img ins label mark q s small span strike strong sub "
-    "sup time u wbr"
+_INLINE, _CODE, _SKIPPED, _TITLES, _LABELS, _ITEMS, _LISTS, _VOID, _RAW_NAMES = map(
+    Lists(__file__).words, ("inline", "code", "skipped", "titles", "labels", "items", "lists", "void", "raw")
 )
-_CODE = names("code kbd samp tt var math svg")
-"""Elements inside a sentence; they and their content are not changed."""
 _IN_SENTENCE = _INLINE | _CODE
-_SKIPPED = names(
-    "script style pre textarea template xmp iframe object noscript noembed noframes plaintext select datalist listing"
-)
 _CLOSED = _CODE | _SKIPPED  # skipped up to their closing tag
-_TITLES = names("title h1 h2 h3 h4 h5 h6")
-_LABELS = names("caption figcaption button summary legend label")
-_ITEMS = names("li td th dt dd")
-_LISTS = names("ul ol dl menu table tr")
 _FOLLOWED = _TITLES | _LABELS | _ITEMS | _LISTS
 BORDER = re.compile(
     r"(?:\s|<!--[^>]{0,2000}-->|<(?:!(?!--)|\?)[^<>]*>|</?(?:p|div|h[1-6]|html|head|body|title|meta|link|main|article|section"
@@ -40,12 +32,7 @@ BORDER = re.compile(
     re.I,
 )
 """Tags between two paragraphs."""
-_VOID = names("area base br col embed hr img input link meta param source track wbr")
-_RAW = {
-    name: re.compile(rf"</{name}(?=[\s/>])", re.I)
-    for name in names("script style textarea xmp iframe noembed noframes")
-}
-"""Elements that hold no tags: only their own closing tag ends them."""
+_RAW = {name: re.compile(rf"</{name}(?=[\s/>])", re.I) for name in _RAW_NAMES}
 _KEPT = re.compile(r"translate\s*=\s*[\"']?no\b|class\s*=\s*(?:\"[^\"]*\bnotranslate\b|'[^']*\bnotranslate\b)", re.I)
 _SPECIAL = re.compile(r"<!--|<!\[CDATA\[|<\?(?:php|=)|<[!?%]|</?[a-zA-Z]")
 _CLOSINGS = {"<!--": "-->", "<![CDATA[": "]]>", "<!": ">", "<?": ">", "<?php": "?>", "<?=": "?>", "<%": "%>"}

@@ -240,8 +240,4 @@ def dumped(value: object, source: str, *, escape: bool) -> str:
     """
     if _HALVES.search(source):
         return json.dumps(value, ensure_ascii=False)
-    return _HALVES.sub(_escape, json.dumps(value, ensure_ascii=escape))
-
-
-def _escape(match: re.Match[str]) -> str:
-    return f"\\u{ord(match[0]):04x}"
+    return _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", json.dumps(value, ensure_ascii=escape))

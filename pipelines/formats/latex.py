@@ -9,35 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from .whole import Prose, names
+from copyspec.common.lists import Lists
+
+from .whole import Prose
+
+_LISTS = Lists(__file__)
 
 FORBIDDEN = "\\{}$&#%_^~"
 
-_TITLES = names("part chapter section subsection subsubsection paragraph subparagraph caption title subtitle")
-_STYLES = names(
-    "emph textbf textit textsc textsl textrm textsf textmd textup textnormal underline uline enquote mbox alert "
-    "foreignquote highlight"
-)
+_TITLES = _LISTS.words("titles")
+_STYLES = _LISTS.words("styles")
 """Commands whose argument is part of the sentence."""
-_SILENT = names(
-    "label index footnote footnotemark footnotetext thanks marginpar todo vspace hspace noindent indent centering "
-    "raggedright smallskip medskip bigskip hfill vfill clearpage newpage pagebreak linebreak nopagebreak protect "
-    "itshape bfseries upshape normalfont sffamily rmfamily small large Large footnotesize tiny normalsize glsadd"
-)
+_SILENT = _LISTS.words("silent")
 """Commands that leave nothing in the sentence, or nothing that belongs to it."""
-_BREAKS = names(
-    "item documentclass usepackage newcommand renewcommand providecommand DeclareMathOperator newenvironment def "
-    "let input include includegraphics bibliography bibliographystyle addbibresource printbibliography maketitle "
-    "author date tableofcontents listoffigures appendix newtheorem setlength par newline hline toprule midrule "
-    "bottomrule frametitle framesubtitle inputminted lstinputlisting graphicspath hypersetup lstset tikzset "
-    "setcounter"
-)
-_VERBATIM = names(
-    "verbatim verbatim* Verbatim Verbatim* BVerbatim BVerbatim* LVerbatim LVerbatim* SaveVerbatim VerbatimOut "
-    "spverbatim verbatimtab lstlisting minted minted* tcblisting tcblisting* Highlighting code alltt comment "
-    "filecontents filecontents* Sinput Soutput pycode pyblock pyconsole pythontexcustomcode sageblock sagesilent "
-    "luacode luacode* asy asydef"
-)
+_BREAKS = _LISTS.words("breaks")
+_VERBATIM = _LISTS.words("verbatim")
 """Environments without prose in which commands mean nothing: they end at the first `\\end` of their name."""
 _DEFINITION = re.compile(
     r"\\(?:lstnewenvironment|(?:re)?newtcblisting|(?:New|Renew|Provide|Declare)TCBListing"
@@ -45,20 +31,7 @@ _DEFINITION = re.compile(
     r"[ \t]{0,8}(?:\[(?P<option>[^\[\]\r\n]{0,400})\])?[ \t]{0,8}\{(?P<name>[^{}\r\n]{1,80})\}"
 )
 """Defines an environment of that kind. `minted` adds `code` to the language, unless an option holds the name."""
-_WITHOUT_PROSE = names(
-    "math displaymath equation equation* align align* alignat alignat* aligned alignedat gather gather* gathered "
-    "lgathered rgathered multline multline* multlined flalign flalign* xalignat xalignat* xxalignat split eqnarray "
-    "eqnarray* IEEEeqnarray IEEEeqnarray* IEEEeqnarraybox IEEEeqnarraybox* dmath dmath* dgroup dgroup* dseries "
-    "dseries* darray darray* empheq subequations numcases subnumcases cases cases* dcases dcases* rcases rcases* "
-    "drcases drcases* array subarray matrix matrix* pmatrix pmatrix* bmatrix bmatrix* Bmatrix Bmatrix* vmatrix "
-    "vmatrix* Vmatrix Vmatrix* smallmatrix smallmatrix* psmallmatrix bsmallmatrix mathpar prooftree "
-    "tabular tabular* tabularx tabulary tabu tabu* longtabu longtable longtable* xltabular xtabular xtabular* "
-    "mpxtabular supertabular supertabular* mpsupertabular tblr longtblr talltblr booktabs tabbing deluxetable "
-    "deluxetable* NiceTabular NiceTabular* NiceTabularX NiceArray NiceMatrix pNiceMatrix bNiceMatrix BNiceMatrix "
-    "vNiceMatrix VNiceMatrix pNiceArray bNiceArray "
-    "tikzpicture tikzcd pgfpicture pspicture pspicture* psmatrix picture circuitikz forest axis feynman xy CD "
-    "bytefield quantikz algorithm algorithm* algorithmic algorithm2e thebibliography"
-)
+_WITHOUT_PROSE = _LISTS.words("without_prose")
 """Environments of formulas, tables, drawings and algorithms, which may hold others of their own name."""
 BORDER = re.compile(
     r"(?:(?s:.*)\\begin\{document\}(?:\{\})?)?"
@@ -134,7 +107,8 @@ class _Reader:
             elif match["sign"] is not None:
                 if match["sign"] in "[\\":
                     yield from self._flush(match.start())
-                    at = self._past(at, "\\]") if match["sign"] == "[" else self._past_break(at)
+                    is_formula = match["sign"] == "["  # else a line break, with a star and an option
+                    at = self._past(at, "\\]") if is_formula else self._past_options(at + self.text.startswith("*", at))
                     self._open(at)
                 else:
                     at = self._sign(match, at)
@@ -217,10 +191,6 @@ class _Reader:
                 return place + len(mark)
             place += 1
         return last
-
-    def _past_break(self, at: int) -> int:
-        """The position after the star and the option of a line break."""
-        return self._past_options(at + self.text.startswith("*", at))
 
     def _past_options(self, at: int) -> int:
         while (space := _SPACE.match(self.text, at)) and (option := _OPTION.match(self.text, space.end())):

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import BinaryIO, Protocol
 
+from copyspec.common.lists import Lists
+
 from ..documents import Edit, Part, Refusal, Segment
 from .anchors import linked
 from .markdown_inline import ACTIVE, cells, markup
@@ -41,41 +43,10 @@ _STATEMENT = re.compile(  # of MDX
 )
 _COMPONENT = re.compile(r"<[A-Z][\w.]*(?=\s|$)")  # of MDX
 
-_HTML_NAMES = (
-    "address article aside base blockquote body caption center col colgroup dd details dialog dir div dl dt fieldset "
-    "figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hr html iframe legend li link main "
-    "menu menuitem nav noframes ol optgroup option p param search section summary table tbody td tfoot th thead title "
-    "tr track ul"
-)
-_OPENINGS = (  # how a block begins, and how its last line ends; None: it ends at a blank line
-    (
-        re.compile(r"<(?:script|pre|style|textarea)(?:[\s>]|$)", re.I),
-        re.compile(r"</(?:script|pre|style|textarea)>", re.I),
-    ),
-    (re.compile(r"<!--"), re.compile(r"-->")),
-    (re.compile(r"<\?"), re.compile(r"\?>")),
-    (re.compile(r"<!\[CDATA\["), re.compile(r"\]\]>")),
-    (re.compile(r"<![A-Za-z]"), re.compile(r">")),
-    (re.compile(rf"</?(?:{_HTML_NAMES.replace(' ', '|')})(?:[\s/>]|$)", re.I), None),
-    (re.compile(r"</?[A-Za-z][\w.:-]*(?:\s[^<>]*)?/?>\s*$"), None),
-    (  # Quarto writes a label after the equation
-        re.compile(r"\$\$(?:(?=[^$]*\$\$\s*\{[^{}]*\}\s*$)|(?!.*\$\$\s*\S))"),
-        re.compile(r"\$\$(?:\s*\{[^{}]*\})?\s*$"),
-    ),
-    (re.compile(r"\\\[(?!.*\\\]\s*\S)"), re.compile(r"\\\]")),
-    *(
-        (re.compile(rf"\{{%-?\s*{name}\b"), re.compile(rf"\{{%-?\s*end{name}\b"))
-        for name in ("highlight", "codeblock", "comment")
-    ),
-    *(  # may stand around a word at the beginning of a sentence
-        (
-            re.compile(rf"\{{%-?\s*{name}\b(?!.*\{{%-?\s*end{name}\s*-?%\}}\s*\S)"),
-            re.compile(rf"\{{%-?\s*end{name}\b"),
-        )
-        for name in ("raw", "verbatim")
-    ),
-    (re.compile(r"\{\{[<%]\s*highlight\b"), re.compile(r"\{\{[<%]\s*/\s*highlight\b")),
-)
+_OPENINGS = [
+    (re.compile(begin), re.compile(end[0]) if end else None) for begin, *end in Lists(__file__).rows("openings")
+]
+"""How a block begins, and how its last line ends; None: it ends at a blank line."""
 _OPENING_CHARS = "`~<$\\{"
 _ALONE = 6  # index of the opening that cannot interrupt a paragraph
 
@@ -429,10 +400,7 @@ class _Reader:
 
 
 def _columns(space: str) -> int:
-    width = 0
-    for char in space:
-        width += 4 - width % 4 if char == "\t" else 1
-    return width
+    return len(space.expandtabs(4))
 
 
 def _heading_end(body: str, start: int) -> int:

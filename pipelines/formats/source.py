@@ -18,6 +18,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from copyspec.common.forks import fork_safe
+from copyspec.common.lists import Lists
 
 from ..documents import FormatError
 from . import restructured
@@ -25,6 +26,8 @@ from .code_blocks import indented, outside_code
 from .reading import BOM, lines_of
 from .segments import merged_spans
 from .whole import Prose
+
+_LISTS = Lists(__file__)
 
 FORBIDDEN = '*/#`"\\{}<>'
 _APOSTROPHE = "'"
@@ -41,25 +44,14 @@ _RUN_KEPT = 64
 """Characters kept at each end of a long run of white space."""
 
 _LEADER = re.compile(r"[ \t]*(?P<mark>/\*+!?|\*+(?!/)|//+!?|#+[:!]?|--|\"\"\"|\"|;+)?[ \t]?")
-_DIRECTIVE = re.compile(
-    r"\s*(?:!|noqa|type:|mypy:|pylint:|ruff:|flake8|fmt:|isort:|pragma|pyright|nosec|cspell|codespell|eslint|jshint|"
-    r"global\s|globals\s|prettier|tslint|@ts-|istanbul|c8\s|v8\s|NOLINT|clang-|IWYU|go:|\+build|nolint|region\b|endregion|"
-    r"-\*-|vim?:|shellcheck|SPDX|Copyright|\(c\)|©|https?:|sourceMappingURL|[-=*#~_+/]{3,}|\$\w+:"
-    r"|<(?!/?(?:a|abbr|b|big|c|cite|code|em|i|kbd|paramref|q|samp|see|small|span|strong|sub|sup|tt|u|var)\b)[/?\w]"
-    r"|\||\[[^\[\]\n]{1,200}\]:)",  # rows of Markdown's tables, link definitions
-    re.I,
-)
+_DIRECTIVE = _LISTS.pattern("directive")
 _CODE = re.compile(
     r"[;{}]\s*$|^\s*[\w.\[\]]+\s*[-+*/|&]?=\s*\S|^\s*[\w.]+\([^()]*\)\s*;?$|==|!=|&&|\|\||=>|->|::\w|\w\(\)\.\w"
     r"|^\s*(?:@\w+\s*(?:\(|$)|\$\w)"
     r"|^\s*(?:import|from|def|class|return|elif|else|for|while|var|let|const|func|fn|using|#include)\b"
     r"[^.?!]*$"
 )
-_BLOCK_TAGS = re.compile(
-    r"[ \t]*(?:</?(?:p|br|[uod]l|li|d[td]|h[1-6]|summary|(?:type)?param|para|returns?|remarks|value|exception|example"
-    r"|list(?:header)?|item|term|description|blockquote)\b[^<>\n]{0,200}>[ \t]*)+",
-    re.I,
-)
+_BLOCK_TAGS = _LISTS.pattern("block_tags")
 """Tags of Javadoc and of XML comments that begin and end paragraphs."""
 _LEAD = re.compile(
     r"[ \t]*(?:[-*+•][ \t]+(?:Parameters?[ \t]+)?`?[\w.$]{1,80}`?[ \t]*|:[a-zA-Z]\w*(?:[ \t]+[^:\n]{1,80})?):(?!\S)"

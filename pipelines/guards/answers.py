@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from copyspec.common.lists import Lists
+
 from ..documents import Refusal
 from ..edits.lines import distance, new_lines, parts, shared
 from .omissions import aside, omission
 from .talk import after_preface, chat, is_code, is_told, unwrapped
 from .wrappers import FENCE, is_closing, open_fence, without_thoughts
+
+_LISTS = Lists(__file__)
 
 _PATCH = re.compile(
     r"@@ -\d|diff --git |(?:---|\+\+\+) (?:[ab]/|/dev/null)|<{5,9}(?: |$)|>{5,9}(?: |$)|"
@@ -19,13 +23,7 @@ _PATCH = re.compile(
 _PATCHES = {"diff", "patch", "udiff"}  # what the fence of a patch says
 _NUMBER = re.compile(r"\s*\d+\s?[:|.)\t]?\s?")
 
-_TOLD = re.compile(
-    r"remov|delet|drop|strip|short|summar|trim|simplif|reduc|only|minim|extract|cut|keep|clear|empty|condens|less|"
-    r"without|first|last|abridg|abstract|outline|compress|replace|rewrite|split|clean|entfern|lösch|kürz|streich|"
-    r"zusammenfass|"
-    r"supprim|retir|raccourc|résum|enlev|elimin|borra|quita|resum|acorta|удал|сократ|删|缩|削除|要約",
-    re.IGNORECASE,
-)
+_TOLD = _LISTS.pattern("told")
 """An instruction that may mean that much of the file goes."""
 _FENCING = re.compile(r"code[- ]?block|\bfence|backtick|```|~~~", re.IGNORECASE)
 """An instruction that may ask for a fence around the file."""

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 SECONDS = 5.0
 """For one expression on one paragraph; ordinary ones take microseconds, but some would take years."""
-
-
-class PatternMatch(Protocol):
-    """A match, as far as guards read it."""
-
-    def start(self) -> int: ...
-    def end(self) -> int: ...
-    def __getitem__(self, group: int) -> str: ...
-
-
-class Searchable(Protocol):
-    """A compiled expression, as far as guards use it."""
-
-    def finditer(self, text: str, /) -> Iterator[PatternMatch]: ...
 
 
 class BoundedPattern:
@@ -34,7 +21,7 @@ class BoundedPattern:
         except regex.error as error:
             raise ValueError(f"protect: {pattern!r} is not a valid regular expression: {error}") from None
 
-    def finditer(self, text: str) -> Iterator[PatternMatch]:
+    def finditer(self, text: str) -> Iterator[Any]:
         try:
             yield from self._pattern.finditer(text, timeout=SECONDS)
         except TimeoutError:
@@ -42,3 +29,7 @@ class BoundedPattern:
                 f"protect: {self._pattern.pattern!r} takes more than {SECONDS:g} seconds on {text[:40]!r}...; "
                 "write it without repetitions inside repetitions"
             ) from None
+
+
+Searchable = re.Pattern[str] | BoundedPattern
+"""A compiled expression."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from functools import lru_cache
+from string import ascii_letters
 
 from copyspec.text.sentence_marks import SENTENCE_ENDS
 
 from ..edits.diff import NO_TEXT
 from .languages import script
 
+_LATIN = frozenset(ascii_letters)
 REPLACED = "\ufffd"  # stands for undecodable bytes
 
 _TYPOGRAPHIC = frozenset("‘’‚“”„«»‹›–—―−…·•′″€£§°№¿¡")
@@ -35,7 +37,7 @@ def strange(new: str, beside: Iterable[str]) -> str | None:
     letters of a script that the text does not use, symbols outside ASCII.
     """
     known = beside if isinstance(beside, frozenset) else frozenset(beside)
-    if new.isascii() and new.isprintable() and (not any(map(str.isalpha, new)) or _has_latin(known)):
+    if new.isascii() and new.isprintable() and (not any(map(str.isalpha, new)) or known & _LATIN):
         return None
     scripts = _scripts(known)
     for char in new:
@@ -49,7 +51,7 @@ def strange(new: str, beside: Iterable[str]) -> str | None:
         if category[0] in "LM":
             if category[0] == "L" and script(char) not in scripts:
                 return char
-        elif not char.isascii() and not _is_form(char, known):
+        elif not char.isascii() and not set(unicodedata.normalize("NFKC", char)) <= known:  # full-width, for example
             return char
     return None
 
@@ -65,16 +67,7 @@ def named(char: str) -> str:
     return f"U+{ord(char):04X} ({unicodedata.name(char, 'without a name')})"
 
 
-def _is_form(char: str, known: Set[str]) -> bool:
-    """Whether it is a compatibility form (such as full-width) of characters in `known`."""
-    return set(unicodedata.normalize("NFKC", char)) <= known
-
-
 def _scripts(text: Iterable[str]) -> set[str]:
     """The scripts whose letters a text may hold: those of its letters, and all of Japanese if it has kana."""
     scripts = {script(char) for char in set(text) if char.isalpha()}
     return scripts | _JAPANESE if scripts & {"HIRAGANA", "KATAKANA"} else scripts
-
-
-def _has_latin(text: Iterable[str]) -> bool:
-    return any("a" <= char <= "z" or "A" <= char <= "Z" for char in text)

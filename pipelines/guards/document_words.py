@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
+from copyspec.common.lists import Lists
 from copyspec.common.lockless import cached_property
 
 from ..documents import Part
@@ -18,6 +19,8 @@ from .misspellings import is_near_word
 from .sentencehood import END, lacks_end
 from .serial_commas import SerialCommas
 from .vocabulary import ENDING, is_english, is_rare, spelt
+
+_LISTS = Lists(__file__)
 
 DOCUMENT_CHARS = 1 << 20
 """Characters of a document that are read for this, before its first sentence is judged. Later ones do not count, so
@@ -50,21 +53,8 @@ _SYMBOL_IN_PROSE = re.compile(
     r"(?<![\w'’.-])[A-Za-z](?=\s*[=<>≤≥∈^]|, [b-hj-z]\b| and [b-hj-z]\b| is the\b|-?th\b)|(?<=\b[b-hj-z] and )i\b"
 )
 _FORMS = ("", "s", "es", "d", "ed", "ing", "er", "ers")
-_BEFORE_KNOWN = re.compile(
-    r"(?:anti|auto|bi|co|de|hyper|inter|macro|meta|micro|mini|mono|multi|non|over|para|post|pre|proto|pseudo|re|semi|sub|"
-    r"super|tele|trans|ultra|un|under|uni)(?=\w{4})"
-)
-_PLAIN_SLIP = re.compile(
-    r"\b(?:(?:they|we|you|these|those) (?:was|has|is|does|wants|needs|goes|makes|takes|knows|likes|comes|gets|gives)"
-    r"|(?:he|she) (?:have|are|do|go)|this are"
-    r"|(?:can|could|may|might|must|should|will|would) been"
-    r"|(?:can|could|may|might|must|should|will|would|do|does|did)(?: not|n['’]t)"
-    r" (?!always|sometimes|perhaps|this|its)[a-z]{2,}[^\Ws]s"
-    r"|(?:could|must|should|would) to (?:be|do|get|have|make|take|use)"
-    r"|(?:have|has) (?:began|broke|chose|drove|fell|flew|forgot|gave|grew|knew|saw|spoke|threw|took|went|wrote)"
-    r"|(the|an?|of|to|and|in|on|at|by|for|from|with|not|then|be|or|are) \1)\b",
-    re.IGNORECASE,
-)
+_BEFORE_KNOWN = _LISTS.pattern("before_known", 0)
+_PLAIN_SLIP = _LISTS.pattern("plain_slip")
 _ARTICLE = re.compile(r"(?<![\w'’.-])([Aa]n?) ([a-z]+)(?![\w'’.-])")
 _SLIP_LETTERS = range(5, 25)  # shorter words are often abbreviations, longer ones data
 _SENTENCE = re.compile(r"[.!?](?=\s|\Z)")

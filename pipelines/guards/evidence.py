@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise, product
 
+from copyspec.common.lists import Lists
 from copyspec.common.lockless import cached_property
 
 from ..documents import Refusal, Segment
@@ -26,6 +27,8 @@ from .varieties import are_varieties
 from .vocabulary import spelt
 from .wording import Wording, is_grammar
 
+_LISTS = Lists(__file__)
+
 _TOKEN = re.compile(r"[^\W_](?:\S*[^\W_])?[+#]*")
 _SAYS_OF = (
     r"is|are|was|were|has|can|may|must|should|will|defaults?|specifies|contains|denotes|means|controls|determines"
@@ -34,13 +37,8 @@ _SUBJECT = re.compile(rf"(?<![\w'’.-])([a-z][\w-]{{1,40}}) (?:{_SAYS_OF})(?![\
 _ENTRY = re.compile(r"([a-z][\w-]{1,40})(?: +[-–—]|:)(?=\s|\Z)")  # of a list of names
 _SYMBOL_IS = re.compile(r"(?<![\w'’.-])(?:[b-hj-zA-HJ-Z]|i|a) (?:is|are|denotes)(?![\w'’-])")
 _GOES_ON = re.compile(r"[\w,] \Z")  # before a piece of a long sentence
-_AFTER_SYMBOL = re.compile(
-    r"\s*(?:[=<>≤≥∈+*/^)\]]|-?th\b|\.\.|(?:and|or|to) [b-hj-z]\b|, ?[b-hj-z]\b|(?:is|are|has|denotes|runs|ranges)\b)"
-)
-_BEFORE_SYMBOL = re.compile(
-    r"(?:\b(?:index|indices|variables?|letters?|elements?|rows?|columns?|items?|steps?|numbers?|integers?|each|every|let|"
-    r"[b-hj-z],?|[b-hj-z] and)|[=<>+*/(\[])\s*\Z"
-)
+_AFTER_SYMBOL = _LISTS.pattern("after_symbol", 0)
+_BEFORE_SYMBOL = _LISTS.pattern("before_symbol", 0)
 SLIPS = 2  # letters that may differ in a misspelling that happens to be made of words, as "allways"
 SHORT = 3  # letters of most abbreviations
 LABEL_WORDS = 12  # most words of a label

@@ -7,37 +7,18 @@ import re
 from collections.abc import Sequence
 from itertools import product
 
+from copyspec.common.lists import Lists
+
 from .function_words import are_forms
 from .vocabulary import is_english
 
-_INFINITIVE = frozenset(
-    """
-    able afford agree agreed agrees allow allowed allows ask asked asks attempt attempted attempting attempts
-    began begin begins better cause caused causes choose chooses chose continue continued continues dare decide
-    decided decides designed desire difficult easier easy enable enabled enables encourage encouraged enough
-    expect expected expects fail failed fails force forced forces forget forgets forgot free glad go goes going
-    got gonna had happen happened happens happy hard has have having hope hoped hopes how impossible intend
-    intended intends learn learned learns let like liked likely likes long love loved loves manage managed manages
-    meant mean need needed needs necessary offer offered offers order ought permit permitted permits plan planned
-    planning plans possible prefer preferred prefers prepare pretend promise promised promises ready recommended
-    refuse refused refuses remember required requires seem seemed seems sorry start started starts supposed sure
-    tell tells told tempted tend tended tends tried tries try trying unable want wanted wants what when where
-    whether which willing wish wished wishes
-    """.split()  # noqa: SIM905
-)
+_LISTS = Lists(__file__)
+
+_INFINITIVE = _LISTS.words("infinitive")
 """What an infinitive follows. Words that take either ("used", "used to be") are left out: what the writer has may be
 right."""
 
-_GOVERNED = {
-    "for": "responsible suitable wait",
-    "from": "derive differ different originate suffer",
-    "in": "interested participate specialize",
-    "of": "aware because capable consist instead",
-    "on": "base depend dependent focus insist rely",
-    "to": "according accustomed adapt belong due equal equivalent forward listen prior refer relate relative respond "
-    "similar subject thanks",
-    "with": "associate compatible comply consistent cope deal familiar interact interfere",
-}
+_GOVERNED = dict(_LISTS.pairs("governed"))
 """Words that ask for a preposition whatever they are about, by it."""
 
 _ENDING = re.compile(r"(?<=\w\w)(?:ing|ed|e?s|['’]s?)\Z")

@@ -80,7 +80,8 @@ def check(
     source = model_text(text, segment)
     if options.strip_wrappers:
         output = unwrapped(output, source)
-    output = _rejoined(output, source)
+    if not _APART.search(source):  # models trained on tokenised corpora write "do n't"
+        output = _APART.sub(r"\1", output)
     if not output.strip():
         return Checked((), Refusal("empty", "the model wrote nothing"))
     if options.strip_wrappers and declines(output, source):
@@ -255,11 +256,6 @@ def _is_comparison(text: str, before: Edit, after: Edit) -> bool:
     """Whether "more new" becomes "newer"."""
     goes = text[before.start : before.end].strip().casefold() in ("more", "most") and not before.replacement.strip()
     return goes and len(text[before.end : after.start].split()) < 2 and after.replacement.endswith(("er", "est"))
-
-
-def _rejoined(output: str, source: str) -> str:
-    """Remove the space in "do n't", which models trained on tokenised corpora write, unless the source has it, too."""
-    return output if _APART.search(source) else _APART.sub(r"\1", output)
 
 
 def _strange_characters(text: str, source: str, edits: Sequence[Edit]) -> Refusal | None:

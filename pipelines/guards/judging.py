@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, cast
 
+from copyspec.common.lists import Lists
 from copyspec.engine.results import Change
 from copyspec.text.sentence_marks import SENTENCE_ENDS
 
@@ -37,52 +38,14 @@ another word in a heading or a cell, another mark at the end of a sentence;
 `more`: added for function words in a document;
 `other`: in a document, a function word in place of another, an article more, a word of another part of speech."""
 
-DEFAULT_MARGINS: Mapping[MarginKind, float] = {
-    "spelling": 0.0,
-    "capital": 1.0,
-    "mark": 1.0,
-    "comma": 1.0,
-    "doubled": 2.0,
-    "form": 3.0,
-    "tense": 3.0,
-    "several": 3.0,
-    "grammar": 5.0,
-    "slip": 5.0,
-    "swap": math.inf,
-    "unusual": 4.0,
-    "often": 3.0,
-    "care": 1.0,
-    "initial": 4.0,
-    "more": 1.0,
-    "other": 5.0,
-}
-"""Least margin by kind of change, in nats, chosen by how often the bundled model makes such changes in correct texts
-(docs/files.md)."""
-
 BUNDLED = "default"
+_LISTS = Lists(__file__)
 CALIBRATED: Mapping[str, Mapping[MarginKind, float]] = {
-    BUNDLED: DEFAULT_MARGINS,
-    "smollm2-correct": {
-        "spelling": 3.5,
-        "capital": 3.5,
-        "mark": 0.0,
-        "comma": 2.5,
-        "doubled": 1.5,
-        "form": 2.0,
-        "tense": 3.0,
-        "several": math.inf,
-        "grammar": 2.0,
-        "slip": 5.5,
-        "swap": math.inf,
-        "unusual": 5.5,
-        "often": 1.0,
-        "care": 2.0,
-        "initial": math.inf,
-        "more": 1.0,
-        "other": math.inf,
-    },
+    model: {cast(MarginKind, kind): float(least) for kind, least in _LISTS.pairs(model)}
+    for model in (BUNDLED, "smollm2-correct")
 }
-"""Least margins by model. Those of `smollm2-correct`, with the gain, are fitted by logistic regression
+"""Least margins by model and kind of change, in nats. Those of the bundled model are chosen by how often it makes such
+changes in correct texts (docs/files.md), those of `smollm2-correct`, with the gain, fitted by logistic regression
 (`python -m benchmarks.quality.margins`)."""
 
 GAIN = 0.5

@@ -6,36 +6,23 @@ import re
 from collections.abc import Iterator
 from itertools import takewhile
 
+from copyspec.common.lists import Lists
+
 from .vocabulary import english, spelt
 from .wording import Wording, is_grammar
+
+_LISTS = Lists(__file__)
 
 _NEAR = 5  # words before a noun that may tell its number
 _SUBJECT = 7  # words before a verb among which its subject is
 _CLAUSE = re.compile(r"[.;:!?()]\s")
 _VERBS = frozenset(map(frozenset, (("is", "are"), ("was", "were"), ("has", "have"), ("does", "do"))))
-_EITHER = frozenset(
-    """
-    audience committee couple crew criteria data family group half headquarters majority media metadata minority most
-    none number pair percentage plenty rest series set species staff statistics team variety
-    """.split()  # noqa: SIM905
-)
+_EITHER = _LISTS.words("either")
 """Subjects that take a verb of either number, by their meaning or by the writer's variety of English."""
-_TELLING = frozenset(
-    """
-    a an all another any both different each every few fewer many more most much multiple no numerous one other several
-    some such that these this those various two three four five six seven eight nine ten am are do does has have is was
-    were
-    """.split()  # noqa: SIM905
-)
-_NO_PLURAL = frozenset(
-    """
-    advice aircraft baggage children data deer documentation equipment evidence feedback feet firmware furniture geese
-    hardware homework information knowledge luggage machinery men metadata mice middleware money news oxen people
-    progress research sheep software stuff teeth traffic women
-    """.split()  # noqa: SIM905
-)
+_TELLING = _LISTS.words("telling")
+_NO_PLURAL = _LISTS.words("no_plural")
 """Nouns that have no plural, plurals among them: what looks like one is a mistake, whatever stands beside it."""
-_MODALS = frozenset("can cannot could may might must shall should will would to".split())  # noqa: SIM905
+_MODALS = _LISTS.words("modals")
 """What stands before one of these tells nothing of a word after it."""
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from copyspec.common.lists import Lists
+
 from ..edits.lines import aligned, new_lines, words
+
+_LISTS = Lists(__file__)
 
 _COMMENT = r"(?:\#+|//+|/\*+|\*+|<!--|--+|;+|%+|'|\"{3}|rem\b|dnl\b|\{-|\(\*|\{/\*|\{#|<%--|=begin|\.\.(?!\.))"
 _DOTS = r"(?:\.{3,}|…|⋮|\. \. \.)"
@@ -26,24 +30,7 @@ _UNCHANGED = re.compile(
 _TRAILS = re.compile(rf".*{_DOTS}\W*")
 _REMARK = re.compile(r"\s(?:#|//|/\*|--|<!--|;|%)\s*(.*)")
 _INLINE = re.compile(rf"(?:\#|//|/\*|<!--|--|;|%)\s*{_DOTS}|[\w)]\s*\{{\s*{_DOTS}\s*\}}\s*$", re.IGNORECASE)
-_WORDED = re.compile(
-    r"\b(?:(?:the )?(?:rest|remainder|remaining|other|existing|previous|original|unchanged|same) "
-    r"(?:of\b|(?:\w+ )?(?:code|file|functions?|methods?|class(?:es)?|lines?|text|content|document|sections?|"
-    r"implementations?|parts?|imports?|paragraphs?|items?|entries|rows?|fields?|logic|body|as|remains?|stays?|"
-    r"unchanged|here|omitted))|(?:stays?|remains?|is|are|kept|left|keep) "
-    r"(?:the same|unchanged|as (?:is|before|it (?:was|is))|as-is)|same as (?:before|above|previous|original|in)|"
-    r"as (?:before|above|in the original)|unchanged|unmodified|not shown|omitted|no changes?(?: here| below| needed)?|"
-    r"truncated|abbreviated|snip(?:ped)?|skipped|(?:code|file|text) continues|"
-    r"continues? (?:here|below|as|unchanged)|etc|and so on|(?:no further|nothing else) (?:changes?|was changed)|"
-    r"your (?:\w+ )?code|(?:keep|leave) the rest)\b|"
-    r"\b(?:restlich|übrig|unverändert|bleibt|inchangé|identique|ne change|sin cambios|no cambia|resto del?\b|"
-    r"reste d[ue]\b|invariat|inalterad|sem altera|ongewijzigd|oförändra|uændre|uendre|ennallaan|bez zm[iě]|beze zm|"
-    r"változatlan|neschimbat|değişme|aynı|không (?:thay )?đổi|tetap sama|без (?:изменений|змін)|остальн|не меня|"
-    r"αμετάβλητ|παραμέν|sans changement|resto igual|o mesmo\b|permanece|blijft|de rest van|zůstáv|zbytek|"
-    r"giữ nguyên)|剩余|剩餘|相同|以下略|그대로|나머지|เหมือนเดิม|ส่วนที่เหลือ|"
-    r"不[变變]|其余|其餘|原样|原樣|省略|同じ|変更な|동일|변경 없|ללא שינוי|كما هو|बाकी",
-    re.IGNORECASE,
-)
+_WORDED = _LISTS.pattern("worded")
 _MARKED = re.compile(rf"\s*(?:{_COMMENT}|[\[({{<（【〔〈])", re.IGNORECASE)
 _COMMENTED = re.compile(rf"\s*{_COMMENT}", re.IGNORECASE)
 _ASIDE = re.compile(

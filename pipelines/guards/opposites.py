@@ -5,17 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from copyspec.common.lists import Lists
+
 from .likeness import are_akin, plain
 
-_PAIRS = frozenset(
-    frozenset(pair.split())
-    for pair in (
-        "before after", "since until", "since till", "on off", "onto off", "in out", "inside outside", "within outside",
-        "within beyond", "up down", "over under", "above below", "for against", "more less", "more fewer", "most least",
-        "many few", "much little", "must may", "must might", "must can", "must could", "shall may", "shall might",
-        "and or", "because although", "because though", "if unless",
-    )
-)  # fmt: skip
+_PAIRS = frozenset(map(frozenset, Lists(__file__).rows("pairs")))
 """Function words of one class that a correction may exchange otherwise: prepositions, auxiliaries and so on."""
 
 _WITHOUT = re.compile(r"(?<=\w{3})less(?:ly|ness)?\Z")  # "harmless", not "bless"

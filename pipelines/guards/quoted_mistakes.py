@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
+from copyspec.common.lists import Lists
+
 from .vocabulary import spelt
 
-_BECOMES = re.compile(
-    r"\bs/b\b|\b(?:should|must|ought to) (?:be|read|say|have (?:been|read|said))\b|"
-    r"\b(?:corrected|changed|fixed) (?:to|into)\b|\bdid you mean\b|[-=]+>|[→⇒⟶]",
-    re.IGNORECASE,
-)
+_LISTS = Lists(__file__)
+
+_BECOMES = _LISTS.pattern("becomes")
 _REPLACES = re.compile(
     r"(?:\b(?:instead of|rather than|in place of|replac(?:es|ed|ing)|not)\b|←|<[-=]+)([^.!?\n]*)\Z", re.IGNORECASE
 )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+from copyspec.common.lists import Lists
 from copyspec.text.sentence_marks import CLOSING, CLOSING_QUOTES, SENTENCE_ENDS
 
 from .vocabulary import spelt
+
+_LISTS = Lists(__file__)
 
 END = re.compile(rf"[{SENTENCE_ENDS}][{re.escape(CLOSING_QUOTES)}]*\Z")
 _ENDED_BEFORE = re.compile(rf"[{SENTENCE_ENDS}:;](?:\[[^\[\]]*\]|\([^()]*\)|[{re.escape(CLOSING)}])+\Z")
@@ -27,16 +30,9 @@ FEWEST = 4
 """Least number of words of a sentence."""
 
 # Words that headings, labels and buttons seldom have: subjects, and finite verbs.
-_TELLING = frozenset(
-    """
-    i he she we they is are am was were have has had do does did can may must shall will would could
-    should might cannot i'm he's
-    she's it's we're they're you're that's there's isn't aren't wasn't weren't hasn't hadn't doesn't didn't won't
-    wouldn't couldn't shouldn't can't don't haven't
-    """.split()  # noqa: SIM905
-)
+_TELLING = _LISTS.words("telling")
 # A piece that ends with one of these was cut off, or continues below.
-_GOES_ON = frozenset("a an the of to and or but with from by for in on at is are was were who which that if as".split())  # noqa: SIM905
+_GOES_ON = _LISTS.words("goes_on")
 
 
 def lacks_end(piece: str) -> bool:

@@ -176,12 +176,15 @@ def around(text: str, segment: Segment, start: int, end: int) -> tuple[int, int]
 
 def _found(reason: str, pattern: Searchable, text: str) -> list[str]:
     pieces = [match[0] for match in pattern.finditer(text)]
-    return [_quantity(piece) for piece in pieces] if reason == "numbers" else pieces
-
-
-def _quantity(number: str) -> str:
-    """A number as it is compared: with a space or a hyphen before its unit, and with "KM" or "PM" in any case."""
-    return _ANY_CASE.sub(lambda unit: unit[0].lower(), _BEFORE_UNIT.sub("", number))
+    return (
+        [
+            # with a space or a hyphen before its unit, and with "KM" or "PM" in any case
+            _ANY_CASE.sub(lambda unit: unit[0].lower(), _BEFORE_UNIT.sub("", piece))
+            for piece in pieces
+        ]
+        if reason == "numbers"
+        else pieces
+    )
 
 
 def _names(text: str, segment: Segment) -> list[tuple[int, int]]:

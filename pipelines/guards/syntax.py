@@ -10,19 +10,12 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any
 
+from copyspec.common.lists import Lists
+
 from ..documents import Refusal
 
-_LANGUAGES = {
-    "bash": "sh bash", "c": "c h", "cpp": "cc cpp cxx hh hpp hxx", "csharp": "cs", "css": "css", "dart": "dart",
-    "elixir": "ex exs", "go": "go", "haskell": "hs", "html": "html htm", "java": "java",
-    "javascript": "js cjs mjs jsx", "julia": "jl", "kotlin": "kt kts", "lua": "lua", "ocaml": "ml", "perl": "pl pm",
-    "php": "php", "r": "r", "ruby": "rb", "rust": "rs", "scala": "scala", "scss": "scss", "sql": "sql",
-    "svelte": "svelte", "swift": "swift", "tsx": "tsx", "typescript": "ts mts cts", "vue": "vue", "xml": "xml svg",
-    "yaml": "yaml yml", "zig": "zig",
-}  # fmt: skip
-"""Languages of tree-sitter, with the suffixes of their files."""
 _JSON = ("json", "ipynb", "geojson", "webmanifest", "har")
-_BY_SUFFIX = {suffix: name for name, suffixes in _LANGUAGES.items() for suffix in suffixes.split()}
+_BY_SUFFIX = {suffix: name for name, suffixes in Lists(__file__).pairs("languages") for suffix in suffixes.split()}
 
 
 def broken(before: str, after: str, path: str | None) -> Refusal | None:

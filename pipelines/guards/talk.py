@@ -6,29 +6,18 @@ import re
 from collections.abc import Iterator, Sequence, Set
 from difflib import SequenceMatcher
 
+from copyspec.common.lists import Lists
+
 from ..documents import Refusal
 from ..edits.lines import parts
 from .languages import is_other, language_of, looks_english, script
 from .vocabulary import is_english, spelt
 
-_PREFACE = re.compile(
-    r"(?:.*(?:[.!?]\s|[。！？，])\s*|)\W*"
-    r"(?:(?:sure|claro|natürlich|selbstverständlich|gerne|bien sûr|certo|конечно|certainly|"
-    r"of course|absolutely|okay|ok|yes|alright|great|happy to help|no problem|below|the following|"
-    r"this is|here(?:'s|’s| is| are)|(?:the |your )?(?:\w+ )?(?:corrected|revised|edited|improved|updated|new|modified|"
-    r"fixed|final|full|complete)\b|i(?:'ve|’ve| have)? \w+(?:ed|ten|de)\b|output|answer|result|response|"
-    r"hier (?:ist|sind|is|zijn|folgt)|voici|voilà|aquí (?:está|tienes?|va)|aqui (?:está|vai)|ecco|oto|poniżej|вот|ниже|"
-    r"işte|aşağıda|đây là|berikut)\b|"
-    r"(?:当然|當然|好的|以下|如下|这是|這是|修改后|修改後|更新后|更新後|修正|こちら|次の|변경|수정|다음))",
-    re.IGNORECASE,
-)
+_LISTS = Lists(__file__)
+
+_PREFACE = _LISTS.pattern("preface")
 """How a line before the file may begin, or its last sentence."""
-_LABEL = re.compile(
-    r"[*_#\s]*(?:(?:here(?:'s|’s| is) )?(?:the |your )?(?:corrected|revised|edited|improved|updated|new|modified|fixed|"
-    r"final|rewritten|translated)(?: \w+){0,2}|output|answer|result|response|edit|correction|translation)"
-    r"[*_]*\s*[:：][*_]*[ \t]+(?=\S)",
-    re.IGNORECASE,
-)
+_LABEL = _LISTS.pattern("label")
 _TAG = re.compile(
     r"<(answer|output|result|response|file|text|code|document|edited|corrected|updated|new|content|version)"
     r"(?: \w+=[^<>]*)?>"
@@ -39,41 +28,10 @@ _FILE_NAME = re.compile(
 _QUOTES = ('""', "''", "“”", "‘’", "«»", "„“", "``")
 _MARKS = tuple({pair[0] for pair in _QUOTES})
 _QUOTING = re.compile(r"quot|backtick|zitat|anführung|guillemet|comillas", re.IGNORECASE)
-_REFUSES = re.compile(
-    r"\W*(?:i(?:'m|’m| am) (?:so |very )?(?:sorry|afraid|unable|not (?:able|sure))|sorry\b|(?:my )?apologies|"
-    r"i (?:can(?:no|'|’)t|could not|couldn(?:'|’)t|don(?:'|’)t|do not|need|would need|see no|did not|didn(?:'|’)t)\b|"
-    r"unfortunately|as an ai|(?:could|can|would|do) you\b|(?:which|what|where|how|who|should i|shall i|do i)\b[^\n]*\?|"
-    r"please (?:provide|clarify|specify|share|tell|let|give|paste|send)|no (?:changes?|corrections?|edits?)\b|"
-    r"(?:the|your|this) (?:code|file|text|document|program|function|version) "
-    r"(?:is|looks|seems|appears|does|already|has (?:now )?been)\b|before i (?:proceed|start|begin|continue)\b|"
-    r"i(?:(?:'|’)d| would) be happy to\b|"
-    r"there (?:is|are) (?:nothing|no)\b|it (?:is|looks|seems) (?:already|fine|good|correct)|"
-    r"(?:es tut mir leid|entschuldigung|leider|ich kann (?:das |diese\w* )?(?:\w+ )?nicht|désolé|"
-    r"je (?:suis désolé|ne peux)|lo siento|no puedo|desculpe|não posso|mi dispiace|non posso|przepraszam|nie mogę|"
-    r"извините|к сожалению|"
-    r"я не могу|üzgünüm|maaf)\b|抱歉|对不起|對不起|很遗憾|申し訳|すみません|죄송|无法|無法)",
-    re.IGNORECASE,
-)
+_REFUSES = _LISTS.pattern("refuses")
 """How an answer begins that is no file."""
 _WORD = re.compile(r"\W*(?:ok(?:ay)?|none|null|n/?a|done|lgtm|yes|no)\W*", re.IGNORECASE)
-_NOTES = re.compile(
-    r"\W*(?:i(?:'ve|’ve| have|'m|’m)? \w+|i hope|let me know|feel free|if you (?:need|want|have|would|'d|’d)|would you|"
-    r"is there|please (?:let|note)|(?:key |main |the )?(?:changes|edits|corrections|modifications|explanation|"
-    r"summary of)\b[^\n]{0,40}:?|what (?:i )?changed|this (?:version|code|change|update|file|will|should)\b|"
-    r"the (?:changes|main changes|above|updated|new|rest|code|file)\b|"
-    r"notes?\b[^\n]*\b(?:i|i've|changed|corrected|updated|fixed|renamed|above|original)\b|hope this|"
-    r"(?:all )?done\s*[.!:]|that(?:'s|’s| is) (?:it|all)\s*[.!]|as (?:you )?(?:asked|requested|instructed)\b|"
-    r"(?:everything|nothing|all) else\b|(?:tell|ask) me\b|you (?:can|may) now\b|"
-    r"(?:we |only |one |two |\d+ )?(?:lines?|words?|names?)? ?(?:was |were )?(?:renamed|changed|edited|corrected)\b|"
-    r"(?:you asked|p\.? ?s\b|ich habe|melde dich|falls (?:du|sie)|wenn (?:du|sie) (?:noch|weitere)|"
-    r"lass(?:en sie)? (?:es )?mich|sag(?:en sie)? (?:mir )?bescheid|j(?:'|’)ai|n(?:'|’)hésite|si vous|"
-    r"dites-moi|he \w+[ai]do|si (?:necesitas|tienes)|necesitas|avísame|espero|ho \w+to|fammi sapere|"
-    r"eu \w+ei|avise|я \w+(?:л|ла)|если (?:у|вам|нужно)|дайте знать)\b|我(?:已|将|將|把|修改|更新)|如果(?:您|你|还|"
-    r"還|需要)|如有|希望|"
-    r"主要(?:修改|改动|变更)|修改(?:说明|內容|内容)|(?:関数|変更|修正|上記|以上)\S*(?:しました|です)|ご不明|何か|"
-    r"(?:함수|변경|수정)\S* .*(?:했습니다|입니다)|궁금|추가로)",
-    re.IGNORECASE,
-)
+_NOTES = _LISTS.pattern("notes")
 """How a paragraph after the file may begin."""
 _CODE = re.compile(r"^\s|[=(){}\[\];<>]|:$|^[\w-]+: ")
 _SENTENCE = re.compile(
@@ -84,28 +42,9 @@ _PROSE = re.compile(r"[A-Z].*\w[.!?]")
 _SAME, _EDITED = 0.6, 0.8  # likeness of a line that may be, and one that can only be, the new version of another
 _LONGEST = 300
 """Characters at either end of a line that are looked at for talk: some patterns take quadratic time."""
-_OTHER_LANGUAGE = re.compile(
-    r"transl|locali[sz]|übersetz|tradu[cizç]|tradui|tradur|vertaal|översätt|oversæt|oversett|tłumacz|přelož|fordít|"
-    r"перевед|перекла|翻[译譯訳]|번역|çevir|\bdịch\b|terjemah|μετάφρα|ترجم|अनुवाद|"
-    r"\b(?:(?!(?:fin|publ|establ|van|pun)ish|polish (?:the|this|it|my|up|our|these)\b)\w{3,}(?:ish|ese|ian)\b|"
-    r"engl|engel|ingl[eéê]s|ingil|anglai|angli[cč]|angiel|angol|german|deuts|alleman|alem|"
-    r"tedes|niem|něm|német|tysk|duits|alman|fren|franz|fran[cçs]|ranska|spanis|spansk|spaans|espa[ñng]|spagn|hiszp|"
-    r"ital[ij][ae]|portu|russ|rysk|ruso|rosyj|chines|chino|cinese|japan|japon|giapp|latin|latein|gr(?:ee|e|ie)[kc]|"
-    r"dutch|nederl|neerl|oland|czech|welsh|cymr|arab|hebr|hindi|tamil|thai|farsi|swahili|irish|gaelic|catal|svensk|suom|"
-    r"polsk|languag|lingu|sprach|langue|idiom|taal\b|język|jazyk|nyelv|språk|sprog|англ|нем[её]ц|німец|франц|испан|іспан|"
-    r"итал|італ|китай|япон|русск|росій|украин|україн|язык|мов[аоиу]|αγγλ|γερμαν|γαλλ|ισπαν|γλώσσ)|"
-    r"[中英日德法俄韩韓]文|[日中]本?[国國]?語|[英日德法俄韩韓中]語|[英日德法俄韩汉漢]语|한국어|영어|독일어|일본어|중국어",
-    re.IGNORECASE,
-)
+_OTHER_LANGUAGE = _LISTS.pattern("other_language")
 """An instruction that may ask for another language than the file's."""
-_ADDS = re.compile(
-    r"add|insert|prepend|writ|titl|head|greet|salut|letter|start|begin|top|intro|wrap|surround|nest|indent|list|"
-    r"\b(?:name|put)\b|above|label|caption|prefix|preced|subject|section|e-?mail|memo|titre|título|tite[lr]|titol|tytuł|"
-    r"τίτλ|überschrift|overskr|oversch|rubri|kopje|otsik|encabez|cabeçal|intest|başlı|\bcím|nagłów|nadpis|anrede|füg|"
-    r"ergänz|ajout|añad|agreg|aggiung|adicion|tilføj|lägg|legg|voeg|doda|přid|hozzá|добав|встав|напиш|додай|заголов|"
-    r"назов|назв|[添追附]加|加[入上标標]|标题|標題|題名|見出し|タイトル|제목|추가",
-    re.IGNORECASE,
-)
+_ADDS = _LISTS.pattern("adds")
 """An instruction that may ask for a line above the file's first one."""
 _SIGNS = re.compile(r"[=;{}\[\]<>`|\\/_]")
 _COMMENTS = ("#", "//", "--", ";", "%", "/*", "<!--", "'", '"')

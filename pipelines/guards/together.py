@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from copyspec.common.lists import Lists
+
 from ..documents import Edit
 from .gerunds import are_inflected
 from .likeness import are_akin, is_spelling
@@ -18,11 +20,7 @@ _FAR = 12
 
 _UNMOVED = frozenset("a an the to of in on at for with from by and or that it".split())  # noqa: SIM905
 """Words that come and go in several places of a sentence without being moved."""
-_NUMBERS = frozenset(
-    frozenset(pair.split())
-    for pair in ("is are", "was were", "has have", "does do", "this these", "that those", "man men", "woman women",
-                 "child children", "person people", "much many", "it they", "its their", "doesn't don't")
-)  # fmt: skip
+_NUMBERS = frozenset(map(frozenset, Lists(__file__).rows("numbers")))
 
 
 def groups(text: str, changes: Sequence[Edit]) -> list[list[int]]:

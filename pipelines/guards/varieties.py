@@ -6,49 +6,18 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
+from copyspec.common.lists import Lists
+
 from .vocabulary import english
 
 STYLES = ("british", "american")
 
-_PAIRS = dict(
-    pair.split("/")
-    for pair in """
-    acknowledgement/acknowledgment ageing/aging aluminium/aluminum artefact/artifact cosy/cozy disc/disk draught/draft
-    enquiry/inquiry grey/gray jewellery/jewelry judgement/judgment kerb/curb manoeuvre/maneuver maths/math mould/mold
-    moustache/mustache orientated/oriented plough/plow programme/program pyjamas/pajamas sceptic/skeptic
-    sceptical/skeptical storey/story tyre/tire fulfil/fulfill enrol/enroll instalment/installment skilful/skillful
-    wilful/willful learnt/learned dreamt/dreamed burnt/burned spelt/spelled spoilt/spoiled leapt/leaped leant/leaned
-    smelt/smelled gotten/got whilst/while amongst/among afterwards/afterward backwards/backward forwards/forward
-    upwards/upward downwards/downward catalyse/catalyze paralyse/paralyze analyse/analyze cheque/check
-    """.split()  # noqa: SIM905
-)
-_REGULAR = tuple(
-    (re.compile(pattern), to)
-    for pattern, to in (
-        (r"(?<=\w{3})our(?=\w*\Z)", "or"),  # colour, but not four
-        (r"(?<=\w{3})is(?=(?:e[sdr]?|ers|ing|ations?|able)\Z)", "iz"),  # organise
-        (r"(?<=\w{2}y)s(?=(?:e[sdr]?|ers|ing)\Z)", "z"),  # analyse
-        (r"(?<=[aeiou][bt])re(?=[sd]?\Z)|(?<=ib)re(?=[sd]?\Z)|(?<=nt)re(?=[sd]?\Z)", "er"),  # metre, fibre, centre
-        (r"(?<=defen|offen|reten)c(?=e)", "s"),
-        (r"(?<=\w[aeiou][^aeiou][aeo])ll(?=(?:ed|ing|ers?|ors?|ous|ist)\Z)", "l"),  # travelled, but not filling
-    )
-)
+_LISTS = Lists(__file__)
+_PAIRS = dict(pair.split("/") for pair in _LISTS.listed("pairs"))
+_REGULAR = tuple((re.compile(pattern), to) for pattern, to in _LISTS.rows("regular"))
 """From British to American spelling; in American texts the results are the rule."""
-_RULES = _REGULAR + tuple(
-    (re.compile(pattern), to)
-    for pattern, to in (
-        (r"(?<=licen)c(?=e)|(?<=practi)c(?=e)", "s"),
-        (r"(?<=\w[aeiou][^aeiou][aeou])([pst])\1(?=(?:ed|es|ing|ers?|ors?)\Z)", r"\1"),  # focusses
-        (r"(?<=\w{2}og)ue(?=s?\Z)", ""),  # catalogue
-        (r"(?<=\w)ae(?=\w{3})|\Aae(?=\w{4})|\b[fo]e(?=st|tus)", "e"),  # anaemia
-    )
-)
-
-
-_STAY = frozenset(
-    "analyses catalyses dialyses paralyses psychoanalyses meter meters micrometer micrometers".split()  # noqa: SIM905
-)
-"""Words that are other words, too: nouns in any variety, and devices in British texts."""
+_RULES = _REGULAR + tuple((re.compile(pattern), to) for pattern, to in _LISTS.rows("others"))
+_STAY = _LISTS.words("stay")
 
 
 def restyled(word: str, style: str) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
+from copyspec.common.lists import Lists
+
 from ..documents import Refusal, replacing
 from .articles import ARTICLES
 from .function_words import FUNCTION_WORDS, NEGATIONS, are_forms, are_of_a_kind, are_synonyms
@@ -18,6 +20,8 @@ from .gerunds import are_inflected, governs, is_adjective
 from .likeness import are_akin, is_near, is_nearer, is_spelling, plain
 from .opposites import are_opposites
 from .vocabulary import spelt
+
+_LISTS = Lists(__file__)
 
 Knows = Callable[[str], bool]
 
@@ -27,17 +31,10 @@ second of two equal words; another form of a word; a form with -ed for one witho
 beside it; function words; another word that differs by a letter; any other word."""
 
 # Words that may rightly be doubled.
-_TWICE = frozenset(
-    "had that it so very is no well there long many much far more ha he him her you do what who".split()  # noqa: SIM905
-)
-_UNMARKED = frozenset(
-    """
-    aint arent cant couldnt didnt doesnt dont hadnt hasnt havent isnt mightnt mustnt neednt oughtnt shant shouldnt wasnt
-    werent wont wouldnt
-    """.split()  # noqa: SIM905
-)
+_TWICE = _LISTS.words("twice")
+_UNMARKED = _LISTS.words("unmarked")
 """Negations without apostrophe."""
-_CASES = frozenset("i me my he him his she her we us our they them their who whom".split())  # noqa: SIM905
+_CASES = _LISTS.words("cases")
 _CARDINALS = """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
     eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million billion half dozen
@@ -86,8 +83,9 @@ class Wording:
             if not knows(gone) and not is_negation(gone):
                 if is_negation(new):
                     return not is_spelling(gone, new)
+                negations = [word for word in NEGATIONS | _UNMARKED if word.startswith(plain(new))]  # "did": "didnt"
                 has_n = plain(gone).count("n") > plain(new).count("n")  # of "not": "didn" may be "didn't"
-                return not is_nearer(gone, new, _negated(new), or_as_near=not has_n)
+                return not is_nearer(gone, new, negations, or_as_near=not has_n)
         was, becomes = (any(map(is_negation, spelt(side))) for side in (self.was, self.becomes))
         return was != becomes
 
@@ -212,11 +210,6 @@ def is_grammar(word: str) -> bool:
 def is_negation(word: str) -> bool:
     small = word.casefold().replace("’", "'")
     return small in NEGATIONS or small.endswith("n't") or small.replace("'", "") in _UNMARKED
-
-
-def _negated(word: str) -> list[str]:
-    """The negations that begin with a word ("did": "didnt")."""
-    return [negation for negation in NEGATIONS | _UNMARKED if negation.startswith(plain(word))]
 
 
 def _is_number(word: str) -> bool:

@@ -8,8 +8,12 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import accumulate
 
+from copyspec.common.lists import Lists
+
 from ..edits.alignment import Shared
 from ..edits.words import Tolerance, words
+
+_LISTS = Lists(__file__)
 
 _THOUGHTS = re.compile(
     r"\A\s*<(think|thinking|thought|reasoning|analysis)>.*?(?:</\1>|\Z)\s*", re.DOTALL | re.IGNORECASE
@@ -31,30 +35,14 @@ _OPENING = re.compile(
 """How a line of chat may begin; the source decides whether it is one."""
 _LABEL = re.compile(r"[^\n]{0,200}?(?:[:：]|\*\*)[ \t*_]*(?=\S|\n)")
 _LINE = re.compile(r"[^\n]{1,300}\n\s*")
-_CLOSING = re.compile(
-    r"\n(?:\W{0,200}?---|(?=(\W{0,200}))\1(?:notes?|explanations?|changes?|corrections?|edits?|what (?:i )?changed|"
-    r"i (?:have |'ve )?\w+ed|i hope|let me know|please|feel free|if you|would you|is there|original|"
-    r"the (?:changes|corrections|main|original|errors?|sentence|text)|summary|reason|end of|key ))[^\n]*(?:\n.*)?\Z",
-    re.IGNORECASE | re.DOTALL,
-)
+_CLOSING = _LISTS.pattern("closing", re.IGNORECASE | re.DOTALL)
 _ECHO = re.compile(
     rf"\n(?=(\W{{0,200}}))\1(?:{_WHAT}[^\n:]{{0,40}}|output|answer|result|after)\W{{0,3}}:\W{{0,200}}?(?=[\w\"'“(])",
     re.IGNORECASE,
 )
 _PAIRS = ('""', "''", "“”", "‘’", "«»", "„“", "``", "[]", "()", "**", "__")
-_NOTHING = re.compile(
-    r"(?=(\W*))\1(?:no (?:corrections?|changes?|errors?|edits?|mistakes?)|(?:the|your|this) (?:\w+ )?(?:text|sentence|"
-    r"paragraph|passage) (?:is|looks|appears|seems|does(?:n't| not))|(?:it|this|everything) (?:is|looks) "
-    r"(?:already |all )?(?:correct|good|fine)|already correct|there are no|looks good|n/?a\b|none\b|"
-    r"correct\W*\Z|unchanged)",
-    re.IGNORECASE,
-)
-_DECLINES = re.compile(
-    r"(?=(\W*))\1(?:i(?:'m|’m| am) (?:so |very )?(?:sorry|afraid|unable|not able)\b|(?:sorry|apologies)\W+(?:but )?i\b|"
-    r"i (?:can(?:no|'|’)t|could not|couldn(?:'|’)t|won(?:'|’)t) (?:help|assist|provide|comply|fulfil|correct|edit|"
-    r"process|complete|answer|discuss|engage|do that|with)|unfortunately\W+i\b|as an ai\b)",
-    re.IGNORECASE,
-)
+_NOTHING = _LISTS.pattern("nothing")
+_DECLINES = _LISTS.pattern("declines")
 """How a model begins that does not do what it is asked."""
 _ROUNDS = 6  # nested wrappers: chat, fence, label, quotes, a note at the end
 _MAX_CELLS = 2_000_000_000

@@ -223,25 +223,23 @@ def constraint(schema: dict[str, Any] | type) -> object:
     return closed(convert_to_json_schema(schema) if is_tool else schema)
 
 
-class CompleteJsonParser(JsonOutputParser):
-    """Parses complete answers only: langchain-core's parser completes what `max_tokens` or a stop string has cut off.
+class _CompleteParser:
+    """Parses complete answers only: langchain-core's parsers complete what `max_tokens` or a stop string has cut off.
     The pieces of a stream are parsed as far as they go."""
 
     def parse_result(self, result: list[Generation], *, partial: bool = False) -> Any:
-        """Return the answer as JSON data. Raises OutputParserException if it is cut off."""
+        """Return the answer. Raises OutputParserException if it is cut off."""
         if not partial:
             _check_complete(result)
-        return super().parse_result(result, partial=partial)
+        return super().parse_result(result, partial=partial)  # type: ignore[misc]
 
 
-class CompletePydanticParser(PydanticOutputParser):  # type: ignore[type-arg]
-    """`CompleteJsonParser` for an object of a pydantic class."""
+class CompleteJsonParser(_CompleteParser, JsonOutputParser):
+    """For JSON data."""
 
-    def parse_result(self, result: list[Generation], *, partial: bool = False) -> Any:
-        """Return the answer as an object. Raises OutputParserException if it is cut off."""
-        if not partial:
-            _check_complete(result)
-        return super().parse_result(result, partial=partial)
+
+class CompletePydanticParser(_CompleteParser, PydanticOutputParser):  # type: ignore[type-arg]
+    """For an object of a pydantic class."""
 
 
 def _check_complete(result: Sequence[Generation]) -> None:

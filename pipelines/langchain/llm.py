@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from langchain_core.language_models import BaseLLM
@@ -20,9 +20,6 @@ from .capture import captured, captured_around, run_around, while_read
 from .documents import explicit
 from .fields import CONFIG, EngineFields, Stop, private, public
 from .prompted import Around, references_of
-
-if TYPE_CHECKING:
-    pass
 
 # The runs around the prompts of one `generate`, in order, since langchain-core passes only the first to `_generate`.
 # By prompt, as langchain-core leaves out prompts with cached answers.

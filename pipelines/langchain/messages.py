@@ -26,16 +26,7 @@ if TYPE_CHECKING:
     from copyspec import Engine
 
 _SILENT_BLOCKS = frozenset(
-    (
-        "tool_use",
-        "tool_call",
-        "tool_call_chunk",
-        "invalid_tool_call",
-        "function_call",
-        "thinking",
-        "redacted_thinking",
-        "reasoning",
-    )
+    "tool_use tool_call tool_call_chunk invalid_tool_call function_call thinking redacted_thinking reasoning".split()  # noqa: SIM905
 )
 """Blocks that are not text of the message: calls are in `tool_calls` or `invalid_tool_calls`, and earlier reasoning is
 not shown to a model."""

@@ -50,11 +50,8 @@ def artifacts(messages: Iterable[BaseMessage]) -> list[list[object]]:
     """Return the documents that tools returned as artifacts, by message, the latest first. What a message does not show
     of them was filtered out."""
     results = [message for message in messages if isinstance(message, ToolMessage) and message.artifact is not None]
-    return [_shown(documents_in(result.artifact), texts_in(result)) for result in reversed(results)]
-
-
-def _shown(documents: Iterable[object], texts: Sequence[str]) -> list[object]:
-    return [document if is_written(text_of(document) or "", texts) else Dropped.of(document) for document in documents]
+    shown = [(documents_in(result.artifact), texts_in(result)) for result in reversed(results)]
+    return [[it if is_written(text_of(it) or "", texts) else Dropped.of(it) for it in found] for found, texts in shown]
 
 
 def in_prompt(events: Sequence[Sequence[object]], prompt: str, handed_over: Sequence[object] = ()) -> list[object]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from langchain_core.runnables import (
     Runnable,
@@ -31,7 +32,9 @@ def with_references(chain: Runnable[object, object], *, key: str) -> Runnable[ob
     receive the texts with the request. Streams, batches and asyncio work as for `chain`. Raises ValueError if the
     chain has no such model, and KeyError for an input without `key`.
     """
-    if not _has_model(chain):
+    models: list[object] = []
+    _bind(chain, Private(None), models)
+    if not models:
         raise ValueError(
             f"there is no ChatCopySpec, CopySpecLLM or ChatOpenAI in {type(chain).__name__}: nothing would copy"
         )
@@ -43,70 +46,53 @@ def with_references(chain: Runnable[object, object], *, key: str) -> Runnable[ob
             raise KeyError(
                 f"with_references(key={key!r}) finds no {key!r} in the input; it has {', '.join(map(str, inputs))}"
             )
-        return _bind(chain, Private(inputs[key]))
+        return _bind(chain, Private(inputs[key]), [])
 
     return RunnableLambda(bound, name="with_references")
 
 
-def _has_model(chain: object) -> bool:
-    return isinstance(chain, EngineFields) or _is_remote(chain) or any(map(_has_model, _parts(chain)))
-
-
-def _parts(chain: object) -> Iterable[object]:
-    """The runnables inside of one; `_bind` binds them all."""
+def _bind(chain: Runnable[object, object], references: Private, models: list[object]) -> Runnable[object, object]:
+    """The chain with the references bound to its models, which are added to `models`."""
+    bind = partial(_bind, references=references, models=models)
     if isinstance(chain, RunnableSequence):
-        return chain.steps
+        return RunnableSequence(*map(bind, chain.steps), name=chain.name)
     if isinstance(chain, RunnableParallel):
-        return chain.steps__.values()
+        return chain.model_copy(update={"steps__": {key: bind(step) for key, step in chain.steps__.items()}})
     if isinstance(chain, RunnableAssign):
-        return (chain.mapper,)
+        return chain.model_copy(update={"mapper": bind(chain.mapper)})  # type: ignore[return-value]
     if isinstance(chain, RunnableWithFallbacks):
-        return chain.runnable, *chain.fallbacks
+        fallbacks = [bind(fallback) for fallback in chain.fallbacks]
+        return chain.model_copy(update={"runnable": bind(chain.runnable), "fallbacks": fallbacks})
     if isinstance(chain, RunnableBranch):
-        return *(chosen for _, chosen in chain.branches), chain.default
+        branches = [(condition, bind(chosen)) for condition, chosen in chain.branches]
+        return chain.model_copy(update={"branches": branches, "default": bind(chain.default)})
     if isinstance(chain, RunnableConfigurableAlternatives):
-        return chain.default, *chain.alternatives.values()
-    if isinstance(chain, RunnableConfigurableFields):
-        return (chain.default,)
-    return (chain.bound,) if isinstance(chain, RunnableBindingBase) else ()
-
-
-def _bind(chain: Runnable[object, object], references: Private) -> Runnable[object, object]:
-    if isinstance(chain, RunnableSequence):
-        return RunnableSequence(*(_bind(step, references) for step in chain.steps), name=chain.name)
-    if isinstance(chain, RunnableParallel):
-        steps = {key: _bind(step, references) for key, step in chain.steps__.items()}
-        return chain.model_copy(update={"steps__": steps})
-    if isinstance(chain, RunnableAssign):
-        return chain.model_copy(update={"mapper": _bind(chain.mapper, references)})  # type: ignore[return-value]
-    if isinstance(chain, RunnableWithFallbacks):
-        fallbacks = [_bind(fallback, references) for fallback in chain.fallbacks]
-        return chain.model_copy(update={"runnable": _bind(chain.runnable, references), "fallbacks": fallbacks})
-    if isinstance(chain, RunnableBranch):
-        branches = [(condition, _bind(chosen, references)) for condition, chosen in chain.branches]
-        return chain.model_copy(update={"branches": branches, "default": _bind(chain.default, references)})
-    if isinstance(chain, RunnableConfigurableAlternatives):
-        others = {key: _bind_alternative(branch, references) for key, branch in chain.alternatives.items()}
-        return chain.model_copy(update={"default": _bind(chain.default, references), "alternatives": others})
+        others = {
+            key: bind(branch) if isinstance(branch, Runnable) else partial(_bind_made, branch, references)
+            for key, branch in chain.alternatives.items()
+        }
+        return chain.model_copy(update={"default": bind(chain.default), "alternatives": others})
     if isinstance(chain, RunnableBindingBase):
-        copied: dict[str, object] = {"bound": _bind(chain.bound, references)}
+        copied: dict[str, object] = {"bound": bind(chain.bound)}
         if _is_remote(chain.bound) and "extra_body" in chain.kwargs:  # bound outside, so it takes precedence
             copied["kwargs"] = {**chain.kwargs, "extra_body": _body(chain.kwargs["extra_body"], references)}
         return chain.model_copy(update=copied)
     model: object = chain
     if isinstance(chain, RunnableConfigurableFields):
         model = chain.default
-        if _parts(model):
-            return chain.model_copy(update={"default": _bind(chain.default, references)})
+        if not (_is_remote(model) or isinstance(model, EngineFields)):
+            return chain.model_copy(update={"default": bind(chain.default)})
     if _is_remote(model):
+        models.append(model)
         return chain.bind(extra_body=_body(getattr(model, "extra_body", None), references))
-    return chain.bind(references=references) if isinstance(model, EngineFields) else chain
+    if not isinstance(model, EngineFields):
+        return chain
+    models.append(model)
+    return chain.bind(references=references)
 
 
-def _bind_alternative(
-    branch: Runnable[object, object] | Callable[[], Runnable[object, object]], references: Private
-) -> Runnable[object, object] | Callable[[], Runnable[object, object]]:
-    return _bind(branch, references) if isinstance(branch, Runnable) else lambda: _bind(branch(), references)
+def _bind_made(make: Callable[[], Runnable[object, object]], references: Private) -> Runnable[object, object]:
+    return _bind(make(), references, [])
 
 
 def _is_remote(chain: object) -> bool:

@@ -17,7 +17,7 @@ from ..instructions import check_template, fill
 from ..models import model_of
 from .citing import Citation, CitationStream, citations
 from .finding import ScoredUnit, find, rarity_in, stems_of, widened
-from .quoting import INSTRUCTION, is_near
+from .quoting import INSTRUCTION, near_ones
 
 if TYPE_CHECKING:
     from copyspec.engine.results import Result
@@ -126,7 +126,7 @@ class DocumentAnswers:
         hits = [hit for hit in self._retriever.search(question, self._k) if hit.score > 0 or not self._by_words()]
         units = self._find(question, hits)
         if not units or units[0].coverage < MIN_COVERAGE:
-            yield AnswerChunk("", (), _nothing(hits))
+            yield AnswerChunk("", (), DocumentAnswer("", False, False, (), tuple(hits)))
         elif self._model is None:
             yield from _whole(_by_words(hits, units))
         elif self._instruction is None and self._model.corrects:
@@ -185,11 +185,7 @@ class DocumentAnswers:
                     yield AnswerChunk(written[yielded_chars:border], tuple(stream.citations[yielded_citations:]))
                     yielded_chars, yielded_citations = border, len(stream.citations)
         cited = citations(written, texts)
-        near = [
-            citation
-            for citation in cited
-            if is_near(question, texts[citation.document], citation.document_start, citation.document_end)
-        ]
+        near = near_ones(question, cited, texts)
         has_answer = _plain(written) not in ("", NOTHING)
         good = [unit for unit in units if unit.score >= units[0].score - AGREE_MARGIN]
         spans = [(hits[unit.passage].id, unit.start, unit.end) for unit in good]
@@ -239,10 +235,6 @@ def _by_words(hits: Sequence[Hit], units: Sequence[ScoredUnit]) -> DocumentAnswe
     text = hit.text[start:end]
     cited = Citation(0, len(text), hit.id, start, end)
     return DocumentAnswer(text, True, sure, (cited,), tuple(hits))
-
-
-def _nothing(hits: Sequence[Hit]) -> DocumentAnswer:
-    return DocumentAnswer("", False, False, (), tuple(hits))
 
 
 def _whole(answer: DocumentAnswer) -> Iterator[AnswerChunk]:

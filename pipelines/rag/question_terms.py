@@ -9,9 +9,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
+from copyspec.common.lists import Lists
 from copyspec.retrievers import STOP_WORDS, UNSPACED, Stems, cased_words
 
 from ..guards.function_words import forms_of
+
+_LISTS = Lists(__file__)
 
 TYPE_BONUS = 0.12  # for an answer of the expected kind: a number for "how many", an identifier for "which option"
 FIRST_BONUS = 0.06  # for a sentence that begins with a term of the question, which is then its subject
@@ -22,82 +25,31 @@ COMMONEST, MIN_WEIGHT = 50, 0.7
 the factor rises to 1 with the logarithm of the rank in `frequent_words.txt`."""
 FEWEST = 20  # least N in `TermRarity`
 _CODE = re.compile(r"`[^`]+`|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|\b\w+[._]\w+|\b[a-z]+[A-Z]\w*|--\w+|\b\w+[=(]")
-_NUMBER = re.compile(
-    r"\d+|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred|thousand|"
-    r"dozen|once|twice|half)\b",
-    re.IGNORECASE,
-)
-_AFTER_WHAT = (
-    "日月年週曜分秒代世紀回度番号本冊枚匹頭台個个人件種种色語歳才円階歩泊杯割倍県国社処处地事物者故以"
-    "等在名点位章巻校軒千百万类方"
-)
-"""Chinese characters that may follow the question word 何 ("what"), most of them units: 何人, 何年, 何色."""
-_ASKED_BY = re.compile(
-    r"\b(?:how (?:many|much|deep|long|large|big|old|fast|far|high|often|soon|late)|is it (?:possible|allowed)|"
-    r"am i allowed|what happens|do (?:i|you|we) (?:have|need|get)|(?:take|took) place|used for|mean(?=\W*\Z))\b|"
-    # Chinese; not in names: 哪吒 (Nezha), 几内亚 (Guinea), 吗啡 (morphine)
-    r"什[么麼](?:时候|時候)?|哪[里裡儿兒个個些]?(?!吒)|谁|誰|(?<!茶)[几幾](?![乎何内內率])|多少|"
-    r"多(?=[高大长長久远遠深重])|怎[么麼]样?|如何|[为為](?:何|什[么麼])|何[时時]|(?<=有)何|是否|[吗嗎呢](?!\w)|"
-    # Japanese: with a verb's polite ending also the kana before it, as an answer has the verb in another form
-    r"いつ(?!も)|どこ|どれ|(?<![なほ])どの|どう(?:して|やって|すれば)|だれ|なぜ|なに|いく[らつ]|"
-    # where no word character precedes it, 何 may also be a surname: 何明, 何さん, 姓何
-    rf"(?<![几幾任姓])何(?!さん|ちゃん|くん)(?:(?<=\w何)|(?=[{_AFTER_WHAT}]|[^一-鿿]|\Z))|"
-    r"[ぁ-ん]?(?:です|でした|ます|ました|ません|でしょう)か|"
-    # Thai
-    r"เมื่อ(?:ไร|ไหร่|ใด)|อะไร|ที่ไหน|ใคร|อย่างไร|ยังไง|เท่า(?:ไร|ไหร่)|(?<!เ)กี่|ทำไม|หรือ(?:ไม่|เปล่า)|ไหม(?=\W*\Z)",
-    re.IGNORECASE,
-)
+_NUMBER = _LISTS.pattern("number")
+_ASKED_BY = _LISTS.pattern("asked_by")
 """Question phrases, which do not occur in answers."""
 _PARTICLES = frozenset("的了是在はがをにでとのもへや")
 """Chinese and Japanese words of one character whose English counterparts are in `STOP_WORDS`. Inside a longer run of
 kana they stay, as parts of pairs of characters."""
-_ASKS_NUMBER = re.compile(
-    r"\b(how (?:many|much|deep|long|large|old|fast|far|high|often)|what times?|when|which (?:version|release|year)|"
-    r"what (?:year|version)|default|last release)\b",
-    re.IGNORECASE,
-)
+_ASKS_NUMBER = _LISTS.pattern("asks_number")
 _ASKS_TIME = re.compile(r"\b(?:when|(?:at|by|until|from) what times?|what time)\b", re.IGNORECASE)
-_TIME = re.compile(
-    r"\b(?:\d{4}|\d{1,2}[:.]\d\d|(?:mon|tues|wednes|thurs|fri|satur|sun)day|january|february|march|april|june|july|"
-    r"august|september|october|november|december|when|once|after|before|until|o'clock|noon|midnight|daily|every)\b",
-    re.IGNORECASE,
-)
+_TIME = _LISTS.pattern("time")
 _ASKS_SPAN = re.compile(r"\bhow long\b|\bhow many (?:seconds|minutes|hours|days|weeks|months|years)\b", re.IGNORECASE)
 # These begin where a run of letters or digits begins: tried at each of its characters, they would take quadratic time.
 _SPAN = re.compile(r"(?<![\w.,])[.,]*\w[\w.,]*[ -](?:second|minute|hour|day|week|month|year)s?\b", re.IGNORECASE)
-_ASKS_MONEY = re.compile(
-    r"\bhow much\b.*\b(?:cost|pay|price|fee|charge|rent|deposit|euros?|dollars?)\b|\bwhat do \w+ pay\b", re.I
-)
-_MONEY = re.compile(
-    r"(?<![\d.,])[.,]*\d[\d.,]* ?(?:euros?|dollars?|pounds?|cents?|eur|usd|percent|[€$£%])|[€$£]\d", re.IGNORECASE
-)
+_ASKS_MONEY = _LISTS.pattern("asks_money")
+_MONEY = _LISTS.pattern("money")
 _HOW_MANY = re.compile(r"\bhow many ((?:\w+ )?\w+)", re.IGNORECASE)
 COUNTED_WORDS = 4  # maximum number of words between a number and what it counts
 COUNTED_CHARS = 120  # after the number, in which these words are looked for
 _ASKS_VERSION = re.compile(r"\b(?:version|release)s?\b", re.IGNORECASE)
 _VERSION = re.compile(r"\d\.\d")
-_LIMITS = {
-    word: words
-    for words in (
-        ("maximum", "max", "largest", "biggest", "greatest", "highest", "longest", "most", "limit", "upper"),
-        ("minimum", "min", "smallest", "least", "lowest", "shortest", "fewest", "lower"),
-    )
-    for word in words
-}
-_BOUNDS = {
-    "maximum": r"(?:at most|up to|more than|longer than|larger than|higher than|below|under|within|exceed\w*)",
-    "minimum": r"(?:at least|from|less than|fewer than|shorter than|over|above)",
-}
+_LIMITS = {word: words for words in _LISTS.rows("limits") for word in words}
 _BOUND = {
     name: re.compile(rf"\b{phrase}\W+(?:\w+\W+){{0,2}}?{_NUMBER.pattern}", re.IGNORECASE)
-    for name, phrase in _BOUNDS.items()
+    for name, phrase in _LISTS.pairs("bounds")
 }
-_ASKS_LIMIT = re.compile(
-    r"\b(?:maximum|minimum|max|min|limit|number of|how (?:many|much|long|large|old|fast|far|deep|heavy|wide|tall)|"
-    r"(?:largest|biggest|highest|greatest|smallest|lowest|longest|shortest) (?:\w+ )?"
-    r"(?:number|value|size|amount|length|width|height|depth|distance|temperature|speed|age|price|time))\b",
-    re.IGNORECASE,
-)
+_ASKS_LIMIT = _LISTS.pattern("asks_limit")
 _VALUE = re.compile(
     r"(?<![\w-])[.,]?\d|\b(?:no|none|one|a single|only|both|pair|couple|several|unlimited|any number|zero|half)\b|"
     r"\b(?:a|an|each|every|per) (?:second|minute|hour|day|week|month|year|fortnight)|\b(?:for)?ever\b|"
@@ -106,11 +58,7 @@ _VALUE = re.compile(
 )
 _DEFAULT = re.compile(r"\bdefaults?\b\W{0,3}(?:is\W+|to\W+)?\w+", re.IGNORECASE)
 _MARK = re.compile(r"[-*+•]\s|\d{1,2}[.)]\s")  # of a list item
-ASKS_NAME = re.compile(
-    r"\b(?:which|what) (?:\w+ )?(?:option|flag|method|function|argument|parameter|exception|error|warning|variable|"
-    r"module|submodule|command|class|keyword|setting|file|operator)s?\b|\bhow (?:do|can|should) (?:i|you|one|we)\b",
-    re.IGNORECASE,
-)
+ASKS_NAME = _LISTS.pattern("asks_name")
 
 
 class TermRarity:

@@ -109,18 +109,19 @@ def answer(
         start=start if start >= 0 else None,
         end=start + len(text) if start >= 0 else None,
         result=result,
-        citations=_near_ones(question, text, texts),
+        citations=near_ones(question, citations(text, texts), texts),
     )
 
 
 def _misses_question(question: str, result: Result, texts: Mapping[int, str]) -> bool:
     """Whether no quote of the result is near a word of the question."""
     text = result.content.strip()
-    return bool(citations(text, texts)) and not _near_ones(question, text, texts)
-
-
-def _near_ones(question: str, text: str, texts: Mapping[int, str]) -> tuple[Citation, ...]:
     cited = citations(text, texts)
+    return bool(cited) and not near_ones(question, cited, texts)
+
+
+def near_ones(question: str, cited: Sequence[Citation], texts: Mapping[int, str]) -> tuple[Citation, ...]:
+    """The citations that are near a word of the question."""
     return tuple(
         citation
         for citation in cited
