@@ -7,8 +7,8 @@ prompts that are read beside other rows, and what captures of CUDA graphs and pa
 those of `benchmarks/results/gpu-h200.json` at the size of Llama-2-7B and of the bundled model: passes of 1 to 1,056
 computed tokens fall on one curve, whichever rows they are of. Those of Llama-3-8B were measured up to 65 tokens and
 are assumed to grow like Llama-2-7B's beyond. Attention costs what its tiles do: 33 tokens after 7,800 were measured.
-Plain decoding comes first; every method makes the same call several times, as a service would, with what it has learned
-and captured before.
+Drafts are those of `copyspec.generate`: copies, and n-grams of English. Plain decoding comes first; every method makes
+the same call several times, as a service would, with what it has learned and captured before.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.transcripts import together
 from benchmarks.speed import simulation
 from benchmarks.speed.prompts import Case, TranscriptOptions, transcript_cases
 from benchmarks.speed.simulation import Clock, Device
@@ -178,7 +178,7 @@ def run(
 
 
 def _copies(case: Case, eos: frozenset[int]) -> Any:
-    return create(case.sources, eos)
+    return create(case.sources, eos, ngrams=case.ngrams)
 
 
 def measure(
@@ -224,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.transcripts, options.tokenizer, options.tasks, options.rows, max_prompt_tokens=options.longest
     )
     wanted = options.prompts or 3 * options.batch
-    by_set, end = transcript_cases(chosen)
+    by_set, _ = transcript_cases(chosen)
     sets: dict[str, list[Case]] = {}
     for (task, _, _), cases in by_set.items():
         sets.setdefault(task, []).extend(cases)
@@ -232,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         random.Random(0).shuffle(cases)
     if wanted > sum(map(len, sets.values())):
         parser.error(f"{wanted} prompts are wanted, and there are {sum(map(len, sets.values()))}: raise --rows")
-    (prompts, *_), _ = together(sets, wanted, end)
+    prompts = [case for cases in zip_longest(*sets.values()) for case in cases if case is not None][:wanted]
     results = {
         name: measure(
             prompts, times, nodes=options.nodes, tokens=options.tokens, batch=options.batch, calls=options.calls

@@ -33,19 +33,10 @@ SCORES_BYTES = 1 << 28
 
 SHARED_NODES = 512  # draft nodes of all rows in a pass, unless one row alone may have more
 
+SYNCHRONOUS = {"cpu"}
+"""Devices whose passes have ended when they were launched."""
+
 _AS_IT_IS = nullcontext()
-
-
-class PassMarks(NamedTuple):
-    """Clock readings during a pass: at its start, and after each of its parts."""
-
-    started: float
-    drafted: float
-    launched: float
-    bookkept: float
-    sampled: float
-    verified: float
-    committed: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +61,14 @@ def decode(
     caller can wait.
     `cost_model` holds the measured costs of the target's passes; pass the same one to every run on a target.
     Closing the generator ends decoding within one step and frees the target's caches.
+    Where several rows run on a device, a step in which none ends is yielded once the next pass is launched, so that the
+    device works while its tokens are told.
     """
     settings, costs = settings or DecodeSettings(), cost_model or costs_on(target.device.type)
     draft, waiting = settings.draft, iter(requests)
     batch = Batch(target, draft, costs)
-    count, is_exhausted = 0, False
+    count, is_exhausted, untold = 0, False, list[StepOutput]()
+    is_ahead = target.device.type not in SYNCHRONOUS
     try:
         while True:
             room = settings.batch_size - len(batch.rows)
@@ -99,14 +93,47 @@ def decode(
                 if lost:
                     yield lost
                     continue
-            if not batch.rows and is_exhausted:
-                return
-            outputs = batch.step() if batch.rows else []
+            if not batch.rows:
+                if is_exhausted:
+                    return
+                yield []
+                continue
+            try:
+                batch.launch()
+            finally:
+                if untold:
+                    told, untold = untold, []
+                    yield told
+            outputs = batch.finish()
             if any([output.finish is not None for output in outputs]):
                 batch.drop_finished()
+            elif is_ahead and len(batch.rows) > 1:  # a single one's caller may be slow, which would count as its passes
+                untold = outputs
+                continue
             yield outputs
     finally:
         batch.close()
+
+
+class _Launched(NamedTuple):
+    """A pass that was launched and not read yet."""
+
+    rows: list[Row]
+    reading: tuple[Row, list[int]] | None  # a row that is read in part, with these tokens
+    tokens: int  # without draft nodes
+    reads: bool  # prompts
+    read: list[bool]  # by row
+    is_first: bool
+    budget: Budget | None
+    trees: list[DraftTree]
+    cost: float  # see `PassTrees`
+    shows: bool
+    scores: Scores
+    states: Sequence[RowStates] | None
+    started: float
+    drafted: float
+    launched: float
+    bookkept: float
 
 
 @dataclass(eq=False, slots=True)
@@ -119,9 +146,9 @@ class Batch:
     rows: list[Row] = field(default_factory=list)
     _session: Session | None = None
     _times: PassTimes = field(default_factory=PassTimes)
-    _nodes: int = 0  # draft nodes of the last pass
     _reach: int = START_NODES  # draft nodes that a row may ask for
     _pauses: bool = False  # whether the next pass is made without drafts, to learn what it costs
+    _launched: _Launched | None = None
 
     def add(self, rows: list[Row]) -> None:
         """Let these rows join; the next passes read their prompts."""
@@ -145,20 +172,27 @@ class Batch:
 
     def step(self) -> list[StepOutput]:
         """Propose, verify, commit: one forward pass of the target for all rows."""
+        self.launch()
+        return self.finish()
+
+    def launch(self) -> None:
+        """Let all rows propose, and launch the pass that verifies this."""
         session, target, clock = self._session, self._target, self._costs.clock
         assert session is not None
         rows, reading = self.rows, None
         count = sum([len(row.uncached) for row in rows])
         reads = count > len(rows) or self._times.passes == rows[0].meter.before.passes
         fills_prefixes = any([row.model_state is not None for row in rows])
-        if count + self._nodes > session.most_tokens or (fills_prefixes and any([row.stops for row in rows])):
-            rows, reading, count = self._in_pieces(session.most_tokens - min(self._nodes, session.most_tokens // 4))
+        # Rows that do not read may draft beside prompts.
+        room = session.most_tokens // 4 if any([row.drafts and len(row.uncached) == 1 for row in rows]) else 0
+        if count > session.most_tokens - room or (fills_prefixes and any([row.stops for row in rows])):
+            rows, reading, count = self._in_pieces(session.most_tokens - room)
         read = [len(row.uncached) > 1 for row in rows]
         is_first = reads and (all(read) or count == len(rows))
         if fills_prefixes:
             reuse.check_state(self.rows, target)
         started = clock()
-        budget, trees, fitted = None, [EMPTY] * len(rows), None
+        budget, fitted = None, PassTrees([EMPTY] * len(rows), 1.0)
         pauses, self._pauses = self._pauses, False
         if target.supports_drafts and not pauses and any([row.drafts for row in rows]):
             draft = self._draft
@@ -181,9 +215,9 @@ class Batch:
                         row.begin(budget)
             drafts = [row.propose(budget) for row in rows]
             fitted = fit([row.meter.controller for row in rows], drafts, budget)
-            trees = fitted.trees
-            if not target.supports_trees:
-                trees = [tree.first_chain() for tree in trees]
+        trees = fitted.trees
+        if not target.supports_trees:
+            trees = [tree.first_chain() for tree in trees]
         drafted = clock()
         shows = any([row.reads_scores for row in rows])
         # Entering inference mode takes as long as verifying a row: sessions do it where a pass needs it.
@@ -192,17 +226,42 @@ class Batch:
             if reading is not None:
                 uncached, drafts = [*uncached, reading[1]], [*trees, EMPTY]
             scores, states = self._score(rows, uncached, drafts) if shows else (session.score(uncached, drafts), None)
-            launched = clock()
-            if budget is not None:
-                # Bookkeeping that the next draft does not need overlaps with the work of the device.
-                self._costs.learn()
-                for row in rows:
-                    row.meter.settle()
-            bookkept = clock()
+        launched = clock()
+        # Bookkeeping that the next draft does not need overlaps with the work of the device.
+        if budget is not None:
+            self._costs.learn()
+            for row in rows:
+                row.meter.settle()
+        self._launched = _Launched(
+            rows,
+            reading,
+            count,
+            reads,
+            read,
+            is_first,
+            budget,
+            trees,
+            fitted.cost,
+            shows,
+            scores,
+            states,
+            started,
+            drafted,
+            launched,
+            clock(),
+        )
+
+    def finish(self) -> list[StepOutput]:
+        """Verify what the launched pass scored, and commit it."""
+        session, target, clock, launched = self._session, self._target, self._costs.clock, self._launched
+        assert session is not None and launched is not None
+        self._launched = None
+        rows, reading, trees, scores = launched.rows, launched.reading, launched.trees, launched.scores
+        with inference_mode(True) if launched.shows else _AS_IT_IS:
             # Reading the picks waits for the pass to end, so that its time can be measured.
             if reading is not None:
                 scores = Scores(scores.logits, scores.starts[:-1], scores.sizes[:-1])
-            picks = pick(rows, trees, scores, states) if shows else best_picks(scores)
+            picks = pick(rows, trees, scores, launched.states) if launched.shows else best_picks(scores)
             sampled = clock()
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
         verified = clock()
@@ -212,15 +271,33 @@ class Batch:
             reading[0].uncached = reading[0].uncached[len(reading[1]) :]
             kept_paths.append(())
         session.keep(kept_paths)
-        if reads and fills_prefixes:
-            chosen = [*read, reading is not None and bool(reading[0].stops)]
+        if launched.reads and any([row.model_state is not None for row in self.rows]):
+            chosen = [*launched.read, reading is not None and bool(reading[0].stops)]
             reuse.store(self.rows[: len(kept_paths)], session, target, chosen)
-        marks = PassMarks(started, drafted, launched, bookkept, sampled, verified, clock())
-        self._nodes = nodes = sum([len(tree.tokens) for tree in trees])
-        seconds = self._record(marks, count + nodes, reads=reads, is_first=is_first, is_done=scores.logits.is_cpu)
-        if fitted is not None and budget is not None:
-            cost = fitted.cost
-            if seconds is not None and budget.seconds:  # what it was thought to cost was a guess
+        nodes = sum([len(tree.tokens) for tree in trees])
+        # A pass on a CPU has ended when `score` returns.
+        overlapped = launched.bookkept - launched.launched if scores.logits.is_cpu else 0.0
+        seconds, times = sampled - launched.drafted - overlapped, self._times
+        times.passes += 1
+        times.runner = session.runner
+        times.draft += launched.drafted - launched.started
+        times.verify += verified - sampled
+        times.other += clock() - verified + overlapped
+        if launched.reads:
+            times.prefill += seconds
+        else:
+            times.target += seconds
+        tokens, is_first, is_known = launched.tokens + nodes, launched.is_first, True
+        if session.computes is not None:
+            tokens, is_first = session.computes(tokens), False  # prompts are tokens like any others
+        if session.is_settled and is_first:
+            self._costs.observe_first(tokens, seconds)
+        elif session.is_settled:
+            is_known = self._costs.observe(tokens, seconds)
+        budget = launched.budget
+        if budget is not None:
+            cost = launched.cost
+            if not is_known and budget.seconds:  # what it was thought to cost was a guess
                 cost = min(max(cost, seconds / (budget.seconds * len(rows))), OUTLIER * cost)
             extra = len(rows) * (cost - 1.0) / nodes if nodes else 0.0
             # As long as drafts are right, it does not matter what a pass without them would cost.
@@ -255,32 +332,6 @@ class Batch:
             rows.append(row)
             count += size
         return rows, None, count
-
-    def _record(self, marks: PassMarks, tokens: int, *, reads: bool, is_first: bool, is_done: bool) -> float | None:
-        """Add the times of a pass over so many tokens, and let the cost model learn from it. `reads`: whether it read
-        prompts; `is_first`: and nothing else; `is_done`: whether the pass had ended when `score` returned. Returns its
-        seconds, if what such passes cost is not known yet."""
-        overlapped = marks.bookkept - marks.launched if is_done else 0.0
-        seconds = marks.sampled - marks.drafted - overlapped
-        times, session = self._times, self._session
-        assert session is not None
-        times.passes += 1
-        times.runner = session.runner
-        times.draft += marks.drafted - marks.started
-        times.verify += marks.verified - marks.sampled
-        times.other += marks.committed - marks.verified + overlapped
-        if reads:
-            times.prefill += seconds
-        else:
-            times.target += seconds
-        if session.computes is not None:
-            tokens, is_first = session.computes(tokens), False  # prompts are tokens like any others
-        if not session.is_settled:
-            return None
-        if is_first:
-            self._costs.observe_first(tokens, seconds)
-            return None
-        return None if self._costs.observe(tokens, seconds) else seconds
 
     def drop_finished(self) -> None:
         """Remove rows that have ended; close the session after the last one."""
@@ -319,7 +370,7 @@ class Batch:
             self._session.close()
         for row in self.rows:
             row.close()
-        self.rows, self._session = [], None
+        self.rows, self._session, self._launched = [], None, None
 
     def _score(
         self, rows: Sequence[Row], uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]

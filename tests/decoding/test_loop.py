@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
 
 from copyspec.budget import Budget, CostModel
+from copyspec.decoding import loop
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import CANCELLED, Finish, Request
 from copyspec.decoding.stats import Stats
@@ -304,6 +305,49 @@ def test_requests_may_come_late(case: dict[str, Any], gaps: list[bool]) -> None:
     assert all(session.closed for session in target.sessions)
 
 
+@hypothesis_settings(max_examples=80, deadline=None)
+@given(case=cases())
+def test_rows_told_after_the_next_launch_are_the_same(case: dict[str, Any]) -> None:
+    target = FakeTarget(VOCAB, supports_trees=case["supports_trees"])
+    requests, expected = make_requests(target, case, random_sampling)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loop, "SYNCHRONOUS", ())
+        options = {name: case[name] for name in ("max_nodes", "batch_size", "adaptive")}
+        assert_equal(run(target, requests, **options), expected)
+
+
+def test_rows_are_told_while_the_device_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step brought is yielded between the next launch and its end, in the step's order; a row's last tokens at
+    once, before another row may join; and all that was verified, where the next launch fails."""
+    monkeypatch.setattr(loop, "SYNCHRONOUS", ())
+    passes, fails_at = list[int](), 0
+    score = FakeSession.score
+
+    def counted(session: FakeSession, *arguments: Any) -> Any:
+        passes.append(1)
+        if len(passes) == fails_at:
+            raise torch.OutOfMemoryError("full")
+        return score(session, *arguments)
+
+    monkeypatch.setattr(FakeSession, "score", counted)
+    told, tokens = list[int](), [0, 0]
+    requests = [Request([1, 2], length, SamplingOptions()) for length in (5, 9)]
+    for step in decode(FakeTarget(VOCAB), requests):
+        told.append(len(passes))
+        for output in step:
+            tokens[output.row] += len(output.tokens)
+    assert tokens == [5, 9]
+    assert told == [2, 3, 4, 5, 5, 6, 7, 8, 9]  # both rows, then the end of one; the other one alone waits for nothing
+
+    passes.clear()
+    tokens, fails_at = [0, 0], 4
+    with pytest.raises(torch.OutOfMemoryError):
+        for step in decode(FakeTarget(VOCAB), requests):
+            for output in step:
+                tokens[output.row] += len(output.tokens)
+    assert tokens == [3, 3]
+
+
 def test_rows_are_taken_as_others_finish() -> None:
     target = FakeTarget(VOCAB)
     lengths = [3, 30, 4, 5, 6, 7, 8]
@@ -431,6 +475,28 @@ def test_prompts_are_read_in_pieces_beside_other_rows(
     for outcome in outcomes:
         assert outcome.stats is not None and outcome.stats.num_output_tokens == len(outcome.tokens)
         assert outcome.stats.num_passes <= len(outcome.tokens), "a pass that reads a part of a prompt is not counted"
+
+
+def test_rows_draft_beside_prompts_however_little_they_drafted_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeSession, "most_tokens", 64)
+    monkeypatch.setattr(FakeSession, "computes", staticmethod(lambda tokens: tokens))
+    target, sizes = FakeTarget(VOCAB), list[tuple[int, int]]()
+    score = FakeSession.score
+
+    def seen(session: FakeSession, uncached: Any, trees: Any) -> Any:
+        sizes.append((sum(map(len, uncached)), sum(map(len, trees))))
+        return score(session, uncached, trees)
+
+    writing = Request([1, 2, 3], 60, SamplingOptions())
+    with_script(writing, greedy_reference(target, [1, 2, 3], 60, frozenset()))
+    reading = [Request([4] * 200, 1, SamplingOptions()) for _ in range(3)]
+    monkeypatch.setattr(FakeSession, "score", seen)
+    costs = CostModel(clock=lambda: 1e-3 * len(sizes))  # a pass takes as long with drafts
+    for _ in decode(target, [writing, *reading], DecodeSettings(DraftOptions(8), 4), costs):
+        pass
+    beside = [drafted for read, drafted in sizes[1:] if read > 2]
+    assert len(beside) > 4 and min(beside[:4]) > 0
+    assert all(read + drafted <= 64 for read, drafted in sizes)
 
 
 class Leaver:
