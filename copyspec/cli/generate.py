@@ -21,7 +21,7 @@ from copyspec.common.checks import option
 
 if TYPE_CHECKING:
     from copyspec import Remote
-    from copyspec.engine.results import Chunk, Comparison, Result
+    from copyspec.engine.results import Chunk, Result
     from copyspec.retrievers import Datastore
 
 _drafts = panel("How it is drafted")
@@ -125,7 +125,10 @@ def generate(
     if remote is None:
         quiet_libraries()
     if compare:
-        comparison = _compare(text, sources, options, wants_json=json_output)
+        from copyspec.api import compare as compare_runs
+
+        comparison = compare_runs(text, sources, **options)
+        echo(as_json(comparison_dict(comparison)) if json_output else comparison_text(comparison))
         if html is not None:
             write_page(html, [comparison.to_html()])
         print_notes(comparison.copied, with_stats=stats)
@@ -144,11 +147,15 @@ def generate(
         options = {name: value for name, value in options.items() if name in OPTIONS}
     with usage_report(remote, quiet=not stats):
         if watched and sys.stdout.isatty():
-            result = _watched(text, sources, options, model)
+            result = watch(_chunks(text, sources, options, remote), model.load().codec)
         elif streams or watched:
-            result = _streamed(text, sources, options, remote)
+            result = _streamed(_chunks(text, sources, options, remote))
+        elif remote is not None:
+            result = remote.generate(text, sources, **options)
         else:
-            result = _generated(text, sources, options, remote)
+            from copyspec.api import generate as generate_here
+
+            result = generate_here(text, sources, **options)
     if not (streams or watched):
         if spans:
             print_coloured(result.provenance())
@@ -164,29 +171,15 @@ def generate(
     return 0
 
 
-def _generated(text: str, references: list[str], options: dict[str, Any], remote: Remote | None) -> Result:
+def _chunks(text: str, references: list[str], options: dict[str, Any], remote: Remote | None) -> Iterator[Chunk]:
     if remote is not None:
-        return remote.generate(text, references, **options)
+        return remote.stream(text, references, **options)
     from copyspec.api import generate
 
-    result: Result = generate(text, references, **options)
-    return result
+    return generate(text, references, stream=True, **options)
 
 
-def _watched(text: str, references: list[str], options: dict[str, Any], model: NamedModel) -> Result:
-    from copyspec.api import generate
-
-    chunks = generate(text, references, stream=True, **options)
-    return watch(chunks, model.load().codec)
-
-
-def _streamed(text: str, references: list[str], options: dict[str, Any], remote: Remote | None) -> Result:
-    if remote is not None:
-        chunks: Iterator[Chunk] = remote.stream(text, references, **options)
-    else:
-        from copyspec.api import generate
-
-        chunks = generate(text, references, stream=True, **options)
+def _streamed(chunks: Iterator[Chunk]) -> Result:
     result: Result | None = None
     for chunk in chunks:
         echo(chunk.text, end="", flush=True)
@@ -194,14 +187,6 @@ def _streamed(text: str, references: list[str], options: dict[str, Any], remote:
     echo()
     assert result is not None
     return result
-
-
-def _compare(text: str, references: list[str], options: dict[str, Any], *, wants_json: bool) -> Comparison:
-    from copyspec.api import compare
-
-    comparison = compare(text, references, **options)
-    echo(as_json(comparison_dict(comparison)) if wants_json else comparison_text(comparison))
-    return comparison
 
 
 def _opened(datastore: str, folder: Path) -> Datastore:

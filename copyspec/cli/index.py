@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from copyspec.cli.common import FAILED, UsageError, as_json, quiet_libraries
+from copyspec.cli.options import option_names, with_options
 from copyspec.cli.printing import console, echo
-from copyspec.cli.remote_options import ApiKeyFile, EmbedderServer, embedder_of
+from copyspec.cli.remote_options import EMBEDDER_HELP, KEY_FILE_HELP, embedder_of
+from copyspec.common.checks import option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +43,46 @@ _Folder = Annotated[Path, typer.Option("--dir", "-d", envvar=FOLDER_VARIABLE, he
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+@dataclass(frozen=True, slots=True)
+class CorpusOptions:
+    """How a corpus is built. Raises UsageError for options that this kind of corpus needs or would ignore."""
+
+    kind: str = option("bm25", "bm25, dense, hybrid (both, fused), or tokens (a datastore).", "--kind", "-k")
+    field: str = option("text", "Field of .jsonl lines that holds the text.")
+    max_chars: int = option(1000, "Longest passage, in characters (all kinds but tokens).")
+    language: str | None = option(
+        None, 'Language for stemming (bm25, hybrid); "words": none. Default: english.', "--language", "-l"
+    )
+    encoder: str | None = option(None, "Hub id or folder of the encoder (dense, hybrid).")
+    prefix: str = option("", 'Prefix of all texts for the encoder, like "query: " (dense, hybrid).')
+    embedder_server: str | None = option(None, EMBEDDER_HELP, rich_help_panel="Server")
+    api_key_file: Path | None = option(None, KEY_FILE_HELP, rich_help_panel="Server")
+    search: str | None = option(None, "exact (default), or with FAISS: flat, hnsw, ivf (dense, hybrid).")
+    model: str | None = option(
+        None, "Model whose tokenizer is used (tokens). Default: as in generate.", "--model", "-m"
+    )
+    duplicates: bool = option(False, "Also add passages that the corpus already has.")
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise UsageError(f"--kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
+        if self.search not in (None, *SEARCHES):
+            raise UsageError(f"--search must be one of {', '.join(SEARCHES)}, got {self.search!r}")
+        ignored = ["encoder", "prefix", "search", "embedder_server"]
+        if self.kind in ("dense", "hybrid"):
+            if self.encoder is None:
+                raise UsageError(
+                    f"--kind {self.kind} needs --encoder, the hub id or folder of the model that makes the vectors"
+                )
+            ignored = []
+        ignored += ["model"] * (self.kind != "tokens") + ["language"] * (self.kind not in ("bm25", "hybrid"))
+        if given := next((name for name in ignored if getattr(self, name)), None):
+            name = option_names(CorpusOptions)[given]
+            raise UsageError(f"{name} has no effect with --kind {self.kind}: leave it out, or name another kind")
+
+
 @index.command()
+@with_options
 def add(
     name: Annotated[str, typer.Argument(help="Name of the corpus; an existing one is extended.")],
     paths: Annotated[
@@ -50,31 +91,7 @@ def add(
             help="Files and folders: text, Markdown, .rst, .jsonl, .ipynb, PDF, Word, PowerPoint, EPUB, HTML."
         ),
     ],
-    kind: Annotated[
-        str, typer.Option("--kind", "-k", help="bm25, dense, hybrid (both, fused), or tokens (a datastore).")
-    ] = "bm25",
-    field: Annotated[str, typer.Option(help="Field of .jsonl lines that holds the text.")] = "text",
-    max_chars: Annotated[int, typer.Option(help="Longest passage, in characters (all kinds but tokens).")] = 1000,
-    language: Annotated[
-        str | None,
-        typer.Option("--language", "-l", help='Language for stemming (bm25, hybrid); "words": none. Default: english.'),
-    ] = None,
-    encoder: Annotated[str | None, typer.Option(help="Hub id or folder of the encoder (dense, hybrid).")] = None,
-    prefix: Annotated[
-        str, typer.Option(help='Prefix of all texts for the encoder, like "query: " (dense, hybrid).')
-    ] = "",
-    embedder_server: EmbedderServer = None,
-    api_key_file: ApiKeyFile = None,
-    search: Annotated[
-        str | None, typer.Option(help="exact (default), or with FAISS: flat, hnsw, ivf (dense, hybrid).")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", help="Model whose tokenizer is used (tokens). Default: as in generate."),
-    ] = None,
-    duplicates: Annotated[
-        bool, typer.Option("--duplicates", help="Also add passages that the corpus already has.")
-    ] = False,
+    how: CorpusOptions,
     folder: _Folder = DEFAULT_FOLDER,
     json_output: _Json = False,
 ) -> None:
@@ -84,79 +101,31 @@ def add(
     place of the old ones. Passages of files that are gone from a given folder are removed. Passages that are there
     already are skipped. Files that cannot be read are skipped and named.
     """
-    _check(kind, search, encoder, prefix, embedder_server, model, language)
     from copyspec.retrievers import PLAIN, Corpora, languages
 
-    if language not in (None, PLAIN, *languages()):
-        raise UsageError(f"--language must be {PLAIN} or one of {', '.join(languages())}, got {language!r}")
-    if kind != "bm25" and embedder_server is None:
+    if how.language not in (None, PLAIN, *languages()):
+        raise UsageError(f"--language must be {PLAIN} or one of {', '.join(languages())}, got {how.language!r}")
+    if how.kind != "bm25" and how.embedder_server is None:
         quiet_libraries()
     corpora = Corpora(folder.expanduser())
-    known = {} if kind == "tokens" else corpora.stamps(name)  # a datastore keeps all that was added
-    reader = _FileReader(f"{field}:{max_chars}", known, duplicates)
-    documents = reader.documents(paths, field)
-    if kind == "tokens":
-        corpus = _add_tokens(corpora, name, documents, model, duplicates)
-    elif kind == "bm25":
+    known = {} if how.kind == "tokens" else corpora.stamps(name)  # a datastore keeps all that was added
+    reader = _FileReader(f"{how.field}:{how.max_chars}", known, how.duplicates)
+    documents = reader.documents(paths, how.field)
+    if how.kind == "tokens":
+        corpus = _add_tokens(corpora, name, documents, how)
+    elif how.kind == "bm25":
+        passages = reader.passages(documents, how.max_chars)
         corpus = corpora.add_bm25(
-            name,
-            reader.passages(documents, max_chars),
-            language=language,
-            duplicates=duplicates,
-            stamps=reader.stamps,
+            name, passages, language=how.language, duplicates=how.duplicates, stamps=reader.stamps
         )
     else:
-        from copyspec.client.embedding import ServerEmbedder
-
-        embed: HuggingFaceEmbedder | ServerEmbedder
-        if embedder_server is not None:
-            embed = embedder_of(embedder_server, encoder, api_key_file, prefix)
-        else:
-            from copyspec.retrievers import HuggingFaceEmbedder
-
-            embed = HuggingFaceEmbedder(str(encoder), prefix=prefix)
-        passages = reader.passages(documents, max_chars)
-        how = _Vectors(embed, search, language, kind == "hybrid", duplicates, reader.stamps)
-        try:
-            corpus = _add_vectors(corpora, name, passages, how)
-        finally:
-            if isinstance(embed, ServerEmbedder):
-                embed.close()
+        corpus = _add_vectors(corpora, name, documents, how, reader)
     if corpus.skipped:
-        unit = "documents" if kind == "tokens" else "passages"
+        unit = "documents" if how.kind == "tokens" else "passages"
         note = f"skipped {corpus.skipped:,} {unit} already in {name!r}; --duplicates adds them anyway"
         echo(note, err=True)
     reader.report(corpus)
     echo(as_json({**asdict(corpus), **reader.counts()}) if json_output else _line(corpus))
-
-
-def _check(
-    kind: str,
-    search: str | None,
-    encoder: str | None,
-    prefix: str,
-    embedder_server: str | None,
-    model: str | None,
-    language: str | None,
-) -> None:
-    """Raise UsageError for invalid options, and for those that this kind of corpus needs or would ignore."""
-    if kind not in KINDS:
-        raise UsageError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    if search not in (None, *SEARCHES):
-        raise UsageError(f"--search must be one of {', '.join(SEARCHES)}, got {search!r}")
-    others: dict[str, object] = {"--encoder": encoder, "--prefix": prefix, "--search": search}
-    others["--embedder-server"] = embedder_server
-    if kind in ("dense", "hybrid"):
-        if encoder is None:
-            raise UsageError(f"--kind {kind} needs --encoder, the hub id or folder of the model that makes the vectors")
-        others = {}
-    if kind != "tokens":
-        others["--model"] = model
-    if kind not in ("bm25", "hybrid"):
-        others["--language"] = language
-    for option, value in others.items():
-        if value:
-            raise UsageError(f"{option} has no effect with --kind {kind}: leave it out, or name another kind")
 
 
 @index.command(name="list")
@@ -299,39 +268,25 @@ class _FileReader:
         echo(f"skipped: {message}" if str(file) in message else f"skipped: {str(file)!r}: {message}", err=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Vectors:
-    """How to add passages with vectors."""
+def _add_vectors(
+    corpora: Corpora, name: str, documents: Iterable[Document], how: CorpusOptions, reader: _FileReader
+) -> Corpus:
+    from copyspec.retrievers import FaissOptions, HuggingFaceEmbedder
 
-    embed: HuggingFaceEmbedder | ServerEmbedder
-    search: str | None
-    language: str | None
-    is_hybrid: bool  # with a BM25 index, too, in `language`
-    duplicates: bool
-    stamps: dict[str, str]
-
-
-def _add_vectors(corpora: Corpora, name: str, passages: list[Passage], how: _Vectors) -> Corpus:
-    from copyspec.retrievers import FaissOptions
-
-    options: FaissOptions | Literal["exact"] | None = "exact" if how.search == "exact" else None
-    if how.search is not None and options is None:
-        options = FaissOptions(kind=how.search)  # type: ignore[arg-type]
-    with _progress("encoding", len(passages)) as step:
-        encode = _Encoding(how.embed, step)
-        if not how.is_hybrid:
-            return corpora.add_dense(
-                name, passages, encode, options=options, duplicates=how.duplicates, stamps=how.stamps
-            )
-        return corpora.add_hybrid(
-            name,
-            passages,
-            encode,
-            language=how.language,
-            options=options,
-            duplicates=how.duplicates,
-            stamps=how.stamps,
-        )
+    search: Any = how.search if how.search in (None, "exact") else FaissOptions(kind=how.search)  # type: ignore[arg-type]
+    with ExitStack() as stack:
+        embed: HuggingFaceEmbedder | ServerEmbedder
+        if how.embedder_server is not None:
+            embed = embedder_of(how.embedder_server, how.encoder, how.api_key_file, how.prefix)
+            stack.callback(embed.close)
+        else:
+            embed = HuggingFaceEmbedder(str(how.encoder), prefix=how.prefix)
+        passages = reader.passages(documents, how.max_chars)
+        encode = _Encoding(embed, stack.enter_context(_progress("encoding", len(passages))))
+        added: dict[str, Any] = {"options": search, "duplicates": how.duplicates, "stamps": reader.stamps}
+        if how.kind == "dense":
+            return corpora.add_dense(name, passages, encode, **added)
+        return corpora.add_hybrid(name, passages, encode, language=how.language, **added)
 
 
 class _Encoding:
@@ -352,16 +307,14 @@ class _Encoding:
         return np.concatenate(parts)
 
 
-def _add_tokens(
-    corpora: Corpora, name: str, documents: Iterable[Document], model: str | None, duplicates: bool
-) -> Corpus:
+def _add_tokens(corpora: Corpora, name: str, documents: Iterable[Document], how: CorpusOptions) -> Corpus:
     from copyspec.models.loading import choose_default, resolve_name
     from copyspec.models.pretrained import Pretrained
 
-    chosen = resolve_name(model or choose_default())
+    chosen = resolve_name(how.model or choose_default())
     tokenizer = Pretrained(chosen).tokenizer(f"no tokenizer for --model {chosen!r}")
     with _progress("tokenising", None) as step:
-        return corpora.add_tokens(name, _each(documents, step), tokenizer, duplicates=duplicates)
+        return corpora.add_tokens(name, _each(documents, step), tokenizer, duplicates=how.duplicates)
 
 
 def _each(items: Iterable[_T], step: Callable[[int], None]) -> Iterator[_T]:

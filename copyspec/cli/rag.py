@@ -15,9 +15,9 @@ import typer
 import copyspec
 from copyspec.cli.common import STDIN, UsageError, as_json, check_outputs, panel, quiet_libraries, read_line, with_flags
 from copyspec.cli.index import DEFAULT_FOLDER, FOLDER_VARIABLE, corpus_folder
-from copyspec.cli.model_options import NamedModel, model_option
+from copyspec.cli.model_options import NamedModel
 from copyspec.cli.printing import echo
-from copyspec.cli.remote_options import EmbedderServer, ServerOptions, embedder_of, usage_report
+from copyspec.cli.remote_options import EMBEDDER_HELP, ServerOptions, embedder_of, usage_report
 from copyspec.cli.showing import write_page
 from copyspec.common.checks import option
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from copyspec.views.provenance import Provenance
 
 _search = panel("Search")
-_output = panel("Output")
 _PASSAGES = 8
 _RERANKED = 20  # passages that --reranker orders, or as many as --passages asks for
 
@@ -42,6 +41,47 @@ class AnsweringModel(NamedModel):
     )
 
 
+_SEARCH, _MODEL, _OUTPUT = ({"rich_help_panel": title} for title in ("Search", "Model", "Output"))
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """How questions are answered, and what is shown. Raises UsageError for invalid options, alone or combined."""
+
+    encoder: str | None = option(
+        None, "Hub id or folder of the encoder that a dense or hybrid corpus was made with.", **_SEARCH
+    )
+    embedder_server: str | None = option(None, EMBEDDER_HELP, rich_help_panel="Server")
+    passages: int | None = option(
+        None, "Number of passages to search for the answer. Default: 8.", "--passages", "-k", **_SEARCH
+    )
+    reranker: str | None = option(None, "A cross-encoder that reranks the passages.", **_SEARCH)
+    stride: int = option(0, "With a model: retrieve again every this many tokens; 0: once.", **_SEARCH)
+    instruction: str | None = option(None, "The prompt, with {question} and {passage}.", **_MODEL)
+    max_new_tokens: int | None = option(None, "Default: 512.", **_MODEL)
+    json_output: bool = option(False, "Print answer and sources as JSON.", "--json", **_OUTPUT)
+    stream: bool = option(False, "Show the answer as it is written, with a number after each quoted part.", **_OUTPUT)
+    html: Path | None = option(None, "Write an HTML page that shows where each quoted part comes from.", **_OUTPUT)
+
+    def __post_init__(self) -> None:
+        check_outputs({"--html": self.html}, ())
+        if str(self.html) == STDIN and (self.json_output or self.stream):
+            other = "json" if self.json_output else "stream"
+            raise UsageError(f"--html - and --{other} both write to stdout; give one a file")
+        if self.stream and self.json_output:
+            raise UsageError("--stream and --json both write to stdout; leave one out")
+        if self.stride < 0:
+            raise UsageError(f"--stride must be at least 0, got {self.stride}")
+        if self.passages is not None and self.passages < 1:
+            raise UsageError(f"--passages must be at least 1, got {self.passages}")
+        if self.stride and self.passages is not None:
+            raise UsageError(
+                f"--stride {self.stride} takes one passage at a time: leave out --passages {self.passages}"
+            )
+        if self.stride and self.stream:
+            raise UsageError(f"--stride {self.stride} shows the answer when it is whole: leave out --stream")
+
+
 def rag(
     *,
     index: Annotated[str, typer.Option("--index", "-i", help="A corpus made by copyspec index: name or folder.")],
@@ -51,24 +91,9 @@ def rag(
     folder: Annotated[
         Path, _search("Folder that holds the corpora.", "--dir", "-d", envvar=FOLDER_VARIABLE)
     ] = DEFAULT_FOLDER,
-    encoder: Annotated[
-        str | None, _search("Hub id or folder of the encoder that a dense or hybrid corpus was made with.")
-    ] = None,
-    embedder_server: EmbedderServer = None,
-    passages: Annotated[
-        int | None, _search("Number of passages to search for the answer. Default: 8.", "--passages", "-k")
-    ] = None,
-    reranker: Annotated[str | None, _search("A cross-encoder that reranks the passages.")] = None,
-    stride: Annotated[int, _search("With a model: retrieve again every this many tokens; 0: once.")] = 0,
-    instruction: Annotated[str | None, model_option("The prompt, with {question} and {passage}.")] = None,
+    how: AnswerOptions,
     model: Annotated[AnsweringModel, "Model"],
     server: Annotated[ServerOptions, "Server"],
-    max_new_tokens: Annotated[int | None, model_option("Default: 512.")] = None,
-    json_output: Annotated[bool, _output("Print answer and sources as JSON.", "--json")] = False,
-    stream: Annotated[
-        bool, _output("Show the answer as it is written, with a number after each quoted part.", "--stream")
-    ] = False,
-    html: Annotated[Path | None, _output("Write an HTML page that shows where each quoted part comes from.")] = None,
 ) -> None:
     """Answer a question from an index, and show which document and characters each quoted part stands in.
 
@@ -78,33 +103,36 @@ def rag(
     enough of the question there is no answer: exit code 1, also where that is so for one of several questions, and an
     empty text with --json, which gives a line for each of several questions.
     """
-    _check(question, stride, passages, html, json_output, stream)
-    is_named = model.model is not None or model.adapter is not None or bool(stride)
-    if instruction is not None and not is_named and server.server is None:
+    if how.html is not None and question is None:
+        raise UsageError("--html shows one answer: give the question")
+    if question is not None and not question.strip():
+        raise UsageError(f"the question {question!r} is empty; write a question")
+    is_named = model.model is not None or model.adapter is not None or bool(how.stride)
+    if how.instruction is not None and not is_named and server.server is None:
         raise UsageError("--instruction is the prompt of a model: give --model, or leave it out")
     from copyspec.retrievers import CrossEncoderScorer, IndexFileError, RerankingRetriever, load_corpus
 
-    remote = server.remote(replace(model, device=None), {"--stride": stride or None})  # a reranker has a device, too
+    # A reranker has a device, too.
+    remote = server.remote(replace(model, device=None), {"--stride": how.stride or None})
     calls_model = remote is None and is_named
-    if calls_model or (encoder is not None and embedder_server is None) or reranker is not None:
+    if calls_model or (how.encoder is not None and how.embedder_server is None) or how.reranker is not None:
         quiet_libraries()  # imports transformers, which takes longer than a search by words
     path = corpus_folder("--index", index, folder)
     try:
-        embedder = None if embedder_server is None else embedder_of(embedder_server, encoder, server.api_key_file)
-        retriever, corpus = load_corpus(path, encode=embedder or encoder)
+        embedder = None
+        if how.embedder_server is not None:
+            embedder = embedder_of(how.embedder_server, how.encoder, server.api_key_file)
+        retriever, corpus = load_corpus(path, encode=embedder or how.encoder)
     except (ValueError, IndexFileError) as error:
         raise UsageError(with_flags(str(error), {"encode": "--encoder"})) from error
     engine: Engine | Remote | None = remote
     if calls_model:
         engine = model.load(corrects=True)
-    if reranker is not None:
-        score = CrossEncoderScorer(reranker, device=model.device)
-        retriever = RerankingRetriever(retriever, score, depth=max(_RERANKED, passages or 0))
-    k = passages or _PASSAGES
+    if how.reranker is not None:
+        score = CrossEncoderScorer(how.reranker, device=model.device)
+        retriever = RerankingRetriever(retriever, score, depth=max(_RERANKED, how.passages or 0))
     is_list = question is None and not sys.stdin.isatty()  # on a terminal questions stand above their answers already
-    answerer = _Answerer(
-        retriever, corpus, engine, instruction, max_new_tokens, stride, k, stream, json_output, html, is_list
-    )
+    answerer = _Answerer(retriever, corpus, engine, how, is_list)
     with usage_report(remote), closing(embedder) if embedder is not None else nullcontext():
         if question is not None:
             raise typer.Exit(answerer.ask(question))
@@ -115,29 +143,6 @@ def rag(
         raise typer.Exit(status if is_list else 0)
 
 
-def _check(
-    question: str | None, stride: int, passages: int | None, html: Path | None, json_output: bool, stream: bool
-) -> None:
-    """Raise UsageError for invalid options, alone or combined."""
-    check_outputs({"--html": html}, ())
-    if str(html) == STDIN and (json_output or stream):
-        raise UsageError(f"--html - and --{'json' if json_output else 'stream'} both write to stdout; give one a file")
-    if stream and json_output:
-        raise UsageError("--stream and --json both write to stdout; leave one out")
-    if html is not None and question is None:
-        raise UsageError("--html shows one answer: give the question")
-    if stride < 0:
-        raise UsageError(f"--stride must be at least 0, got {stride}")
-    if passages is not None and passages < 1:
-        raise UsageError(f"--passages must be at least 1, got {passages}")
-    if stride and passages is not None:
-        raise UsageError(f"--stride {stride} takes one passage at a time: leave out --passages {passages}")
-    if stride and stream:
-        raise UsageError(f"--stride {stride} shows the answer when it is whole: leave out --stream")
-    if question is not None and not question.strip():
-        raise UsageError(f"the question {question!r} is empty; write a question")
-
-
 @dataclass(frozen=True, slots=True)
 class _Answerer:
     """Answers questions from one corpus and prints the answers."""
@@ -145,24 +150,18 @@ class _Answerer:
     retriever: Retriever
     passages: Sequence[Passage]
     engine: Engine | Remote | None
-    instruction: str | None
-    max_new_tokens: int | None
-    stride: int
-    k: int
-    stream: bool
-    json_output: bool
-    html: Path | None
+    how: AnswerOptions
     is_list: bool  # several questions: print each with its answer
 
     def ask(self, question: str) -> int:
         """Print the answer and return the exit status."""
-        if self.is_list and not self.json_output:
+        if self.is_list and not self.how.json_output:
             echo(question)
         try:
             status = self._ask(question)
         except copyspec.PromptTooLongError as error:  # the next question may fit
             status = self._nothing(question, str(error))
-        if self.is_list and not self.json_output:
+        if self.is_list and not self.how.json_output:
             echo()
         return status
 
@@ -172,10 +171,10 @@ class _Answerer:
         holds = best_passage(question, self.retriever)[1]
         named = ", ".join(map(repr, content_words(question))) or repr(question)
         missing = f"none of the {len(self.retriever)} passages holds {named}"
-        if self.stride and not holds:
+        if self.how.stride and not holds:
             return self._nothing(question, missing)
         # The answerer also counts titles and headings, which are no part of a passage's text.
-        answer = self._strided(question) if self.stride else self._answered(question)
+        answer = self._strided(question) if self.how.stride else self._answered(question)
         if not answer.is_found:
             if answer.result is not None:
                 return self._nothing(question, "the model finds none in the passages")
@@ -184,16 +183,16 @@ class _Answerer:
         sources = [_Source.of(citation, answer.text, self.passages[citation.document]) for citation in answer.citations]
         text = answer.text if sources else answer.text.strip()
         view = _AnswerView(question, text, answer.is_sure, answer.result, sources)
-        if self.html is not None:
+        if self.how.html is not None:
             from copyspec.views.provenance_page import provenance_page
 
             page = provenance_page(
                 _provenance(answer.text, answer.citations, self.passages), facts=[f"question: {question}"]
             )
-            write_page(self.html, page)
-        if str(self.html) != STDIN:
-            echo(self._json(view) if self.json_output else view.lines(self.stream))
-        if not sources and not self.json_output:
+            write_page(self.how.html, page)
+        if str(self.how.html) != STDIN:
+            echo(self._json(view) if self.how.json_output else view.lines(self.how.stream))
+        if not sources and not self.how.json_output:
             echo("nothing in this answer is quoted verbatim from the passages", err=True)
         return 0
 
@@ -204,11 +203,11 @@ class _Answerer:
             self.retriever,
             model=self.engine,
             contexts=[passage.context for passage in self.passages],
-            k=self.k,
-            instruction=self.instruction,
-            max_new_tokens=self.max_new_tokens,
+            k=self.how.passages or _PASSAGES,
+            instruction=self.how.instruction,
+            max_new_tokens=self.how.max_new_tokens,
         )
-        if not self.stream:
+        if not self.how.stream:
             return answers(question)
         answer, begins, num_cited = None, 0, 0
         for chunk in answers.stream(question):
@@ -228,21 +227,21 @@ class _Answerer:
         """The answer of a model that gets new documents while it writes."""
         from copyspec.pipelines import DocumentAnswer, answer
 
-        options = {"instruction": self.instruction} if self.instruction is not None else {}
+        options = {"instruction": self.how.instruction} if self.how.instruction is not None else {}
         quote = answer(
             question,
             self.retriever,
             model=self.engine,
-            max_new_tokens=self.max_new_tokens,
-            stride=self.stride,
+            max_new_tokens=self.how.max_new_tokens,
+            stride=self.how.stride,
             **options,
         )
         return DocumentAnswer(quote.text, quote.is_found, bool(quote.citations), quote.citations, (), quote.result)
 
     def _nothing(self, question: str, why: str) -> int:
-        if self.json_output:
+        if self.how.json_output:
             echo(self._json(_AnswerView(question, "", False, None, [])))
-        echo(f"no answer found: {why}", err=self.json_output or not self.is_list)
+        echo(f"no answer found: {why}", err=self.how.json_output or not self.is_list)
         return 1
 
     def _json(self, view: _AnswerView) -> str:

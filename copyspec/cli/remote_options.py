@@ -23,11 +23,9 @@ KEYS = ("COPYSPEC_API_KEY", "OPENAI_API_KEY")
 
 _server = panel("Server")
 
-ApiKeyFile: TypeAlias = Annotated[Path | None, _server("File with the server's key.")]
 Concurrency: TypeAlias = Annotated[int, _server("Most requests at once.")]
-EmbedderServer: TypeAlias = Annotated[
-    str | None, _server("URL of a server with OpenAI's API that has the model --encoder names, in place of one here.")
-]
+EMBEDDER_HELP = "URL of a server with OpenAI's API that has the model --encoder names, in place of one here."
+KEY_FILE_HELP = "File with the server's key."
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class ServerOptions:
     """The server that has a command's model."""
 
     server: str | None = option(None, f"URL of a server with OpenAI's API that has the model. Its key: ${KEYS[0]}.")
-    api_key_file: Path | None = option(None, "File with the server's key.")
+    api_key_file: Path | None = option(None, KEY_FILE_HELP)
     dialect: str = option("auto", "What it takes: auto, copyspec, vllm, vllm-xargs, prediction or plain.")
 
     def remote(self, named: NamedModel, others: Mapping[str, object] | None = None, **settings: Any) -> Remote | None:

@@ -7,15 +7,16 @@ import importlib.util
 import logging
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
 from copyspec.cli.common import UsageError, panel
-from copyspec.cli.model_options import NamedModel, model_option
+from copyspec.cli.model_options import NamedModel
 from copyspec.cli.printing import LogFormatter, echo
 from copyspec.common.extras import install
+from copyspec.server.settings import KEY_VARIABLE, ServerSettings
 
-KEY_VARIABLE = "COPYSPEC_API_KEY"
 MAX_AMOUNT = 1 << 20  # MiB or GiB; no machine has more
 MAX_STOP_SECONDS = 86_400
 REQUIRED_PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
@@ -30,29 +31,13 @@ LogForm: TypeAlias = Literal["text", "json"]
 def serve(
     *,
     model: Annotated[NamedModel, "Model"],
-    name: Annotated[
-        list[str] | None, model_option("Model name that requests use. Repeatable. Default: that of --model.")
-    ] = None,
     host: Annotated[str, _address("0.0.0.0 accepts connections from other machines.")] = "127.0.0.1",
     port: Annotated[int, _address("0: any free port.", min=0, max=65535)] = 8000,
-    api_key: Annotated[
-        str | None,
-        _address(f"Key that clients must send. ${KEY_VARIABLE} does the same and does not show in process lists."),
-    ] = None,
-    allow_origin: Annotated[
-        list[str] | None,
-        _address("Web page that may use the server, such as http://localhost:3000; *: any. Repeatable."),
-    ] = None,
-    batch_size: Annotated[int, _limits("Outputs decoded together.")] = 8,
-    max_waiting: Annotated[int, _limits("Prompts that may wait; more get status 429.")] = 256,
-    max_tokens: Annotated[int | None, _limits("Limit per output. Default: the model's context.")] = None,
-    max_outputs: Annotated[int, _limits("Outputs of a request: its prompts times n.")] = 64,
+    settings: Annotated[ServerSettings, "Limits"],
     prefix_cache: Annotated[
         float, _limits("GiB of keys and values kept for prompts that begin like earlier ones; 0: none.")
     ] = 1.0,
     max_body: Annotated[float, _limits("Largest request body, in MiB.")] = 4.0,
-    max_characters: Annotated[int, _limits("Characters in all texts of a request; others wait meanwhile.")] = 1_000_000,
-    timeout: Annotated[float, _limits("Seconds allowed per request, including waiting.")] = 600.0,
     log: Annotated[LogForm, _log("Form of the lines on stderr, one per request.")] = "text",
     stop_seconds: Annotated[float, _limits("Seconds that running requests get to finish on shutdown.")] = 30.0,
 ) -> int:
@@ -65,20 +50,13 @@ def serve(
     if missing:
         raise UsageError(f"serve needs {', '.join(missing)}: {install('serve')}")
     from copyspec.server.listening import address_of, is_local, listen, uvicorn_server
-    from copyspec.server.settings import ServerSettings
 
-    settings = ServerSettings(
-        names=tuple(name or ()) or (_name(model.model, model.adapter),),
-        api_key=api_key if api_key is not None else os.environ.get(KEY_VARIABLE),
-        allow_origins=tuple(allow_origin or ()),
-        batch_size=batch_size,
-        max_waiting=max_waiting,
+    settings = replace(
+        settings,
+        names=settings.names or (_name(model.model, model.adapter),),
+        api_key=settings.api_key if settings.api_key is not None else os.environ.get(KEY_VARIABLE),
         max_body_bytes=_bytes("--max-body", max_body, 1 << 20),
-        max_characters=max_characters,
-        max_tokens=max_tokens,
-        max_outputs=max_outputs,
         prefix_cache_bytes=_bytes("--prefix-cache", prefix_cache, 1 << 30),
-        timeout=timeout,
     )
     settings.verify()
     if not 0 <= stop_seconds <= MAX_STOP_SECONDS:

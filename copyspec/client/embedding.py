@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from copyspec.client.sending import AgainError, RefusedError, Sender, ServerError, check_url
 
@@ -66,20 +66,16 @@ class ServerEmbedder:
         """Close all connections; the next request opens new ones."""
         self._sender.close()
 
-    def _vectors(self, texts: list[str]) -> Coroutine[Any, Any, list[list[float]]]:
+    async def _vectors(self, texts: list[str]) -> list[list[float]]:
         async def ask() -> list[list[float]]:
             body = {"model": self.name, "input": texts, "encoding_format": "float"}
             _, data = await self._sender.post("/embeddings", body)
             return read_vectors(data, len(texts))
 
-        return self._answered(ask)
-
-    async def _answered(self, ask: Any) -> list[list[float]]:
         try:
-            vectors: list[list[float]] = await self._sender.until_answered(ask)
+            return await self._sender.until_answered(ask)
         except (AgainError, RefusedError) as error:
             raise ServerError(f"{self.url}: {error}") from None
-        return vectors
 
 
 def read_vectors(data: bytes, count: int) -> list[list[float]]:

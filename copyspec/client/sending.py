@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import queue
 import random
 import re
@@ -16,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from time import monotonic, time
 from typing import Any, TypeVar
@@ -79,6 +80,16 @@ class RefusedError(Exception):
         return field == (self.param or "").split(".")[0] or field in str(self)
 
 
+_TLS_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
+
+
+@cache
+def _tls_of(module: str, *_: str | None) -> Any:
+    """What all clients of an HTTP module share while these variables stay: it takes ten times as long as the rest of a
+    client."""
+    return import_module(module).create_ssl_context()
+
+
 class Sender:
     """One server. Requests run in an event loop in a thread of its own."""
 
@@ -90,7 +101,6 @@ class Sender:
         self._key, self._timeout = key, timeout
         self._pause_until = 0.0
         self._lanes: dict[asyncio.AbstractEventLoop, list[_Lane]] = {}  # by the loop that their connections belong to
-        self._tls: Any = None  # of all lanes
         self._headers: dict[str, Any] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -223,9 +233,8 @@ class Sender:
             import openai
         except ImportError:
             raise ImportError(f"a server needs the openai client: {install('remote')}") from None
-        if self._tls is None:  # takes ten times as long as the rest of a client
-            base = openai.DefaultAsyncHttpxClient.__bases__[0]  # of httpx, or of httpx2 from openai 3 on
-            self._tls = import_module(base.__module__.partition(".")[0]).create_ssl_context()
+        base = openai.DefaultAsyncHttpxClient.__bases__[0]  # of httpx, or of httpx2 from openai 3 on
+        tls = _tls_of(base.__module__.partition(".")[0], *map(os.environ.get, _TLS_VARIABLES))
         timeout = openai.Timeout(self._timeout, connect=min(CONNECT_SECONDS, self._timeout))
         self._headers = {} if self._key else {"Authorization": openai.Omit()}
         return openai.AsyncOpenAI(
@@ -233,7 +242,7 @@ class Sender:
             api_key=self._key or "none",
             max_retries=0,
             timeout=timeout,
-            http_client=openai.DefaultAsyncHttpxClient(verify=self._tls),
+            http_client=openai.DefaultAsyncHttpxClient(verify=tls),
         )
 
     def __repr__(self) -> str:

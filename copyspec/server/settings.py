@@ -6,8 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from copyspec.common.checks import brief, check_number, check_whole
-from copyspec.engine.asking.call_options import CallOptions
+from copyspec.common.checks import brief, check_number, check_whole, option
 
 MAX_CHARACTERS = 1_000_000
 """Of all texts of a request: a tokenizer takes about a second for them."""
@@ -47,21 +46,33 @@ ANY_ORIGIN = "*"
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/\\?#@,*]+")
 
 
+KEY_VARIABLE = "COPYSPEC_API_KEY"
+_KEY_HELP = f"Key that clients must send. ${KEY_VARIABLE} does the same and does not show in process lists."
+_MODEL, _ADDRESS = ({"rich_help_panel": title} for title in ("Model", "Address"))
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Limits of a server, its model names, its API key and the pages that may use it."""
 
-    names: tuple[str, ...] = ()  # model names that requests may use; empty: the engine's own
-    allow_origins: tuple[str, ...] = ()  # of web pages that may use the server, such as "http://localhost:3000"
-    api_key: str | None = field(default=None, repr=False)  # None: no key needed
-    batch_size: int = CallOptions().batch_size  # rows of the batch shared by all requests
-    max_waiting: int = 256  # prompts waiting for a row; further ones get status 429
-    max_body_bytes: int = 4 << 20
-    max_characters: int = MAX_CHARACTERS  # of all texts of a request; other requests wait while they are prepared
-    max_tokens: int | None = None  # per output; None: up to the context length
-    max_outputs: int = 64  # per request: its prompts times n; LangChain sends 20 prompts at once
+    names: tuple[str, ...] = option(
+        (), "Model name that requests use. Repeatable. Default: that of --model.", "--name", **_MODEL
+    )
+    api_key: str | None = field(default=None, repr=False, metadata={"help": _KEY_HELP, "names": (), **_ADDRESS})
+    allow_origins: tuple[str, ...] = option(
+        (),
+        "Web page that may use the server, such as http://localhost:3000; *: any. Repeatable.",
+        "--allow-origin",
+        **_ADDRESS,
+    )
+    batch_size: int = option(8, "Outputs decoded together.")
+    max_waiting: int = option(256, "Prompts that may wait; more get status 429.")
+    max_tokens: int | None = option(None, "Limit per output. Default: the model's context.")
+    max_outputs: int = option(64, "Outputs of a request: its prompts times n.")  # LangChain sends 20 prompts at once
+    max_characters: int = option(MAX_CHARACTERS, "Characters in all texts of a request; others wait meanwhile.")
+    timeout: float = option(600.0, "Seconds allowed per request, including waiting.")
     prefix_cache_bytes: int = 1 << 30  # size of the KV cache kept for later prompts; 0: none
-    timeout: float = 600.0  # seconds per request, including waiting
+    max_body_bytes: int = 4 << 20
     read_timeout: float = 30.0  # seconds for the head to arrive, and again for the body
 
     def verify(self) -> None:
@@ -90,7 +101,7 @@ def _check_key(key: str) -> None:
     """Raise ValueError for a key that no client can send. The message does not show the key."""
     if not key.strip():
         raise ValueError(
-            "api_key (or COPYSPEC_API_KEY) is empty: give a key, or leave out both for a server that is open to all"
+            f"api_key (or {KEY_VARIABLE}) is empty: give a key, or leave out both for a server that is open to all"
         )
     if not key.isprintable():
         raise ValueError("api_key holds characters that no HTTP header can carry, such as a line break")

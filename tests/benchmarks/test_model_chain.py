@@ -106,7 +106,7 @@ def test_output_equals_plain_decoding(case: dict[str, Any]) -> None:
         prompt = random_ids(rng.randint(1, 12), seed=case["seed"] + row)
         eos = frozenset({rng.randrange(VOCAB_SIZE)})
         requests.append(Request(prompt, rng.randint(1, 20), sampling, eos, [Source(prompt, "prompt")]))
-    expected = run(model, requests, batch_size=1)
+    expected = run(model, requests)
     for request in requests:
         request.drafter = drafting(request, case["shape"], models)
     drafted = run(model, requests, case["batch_size"], case["nodes"], case["adaptive"])

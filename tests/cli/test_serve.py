@@ -18,6 +18,7 @@ import pytest
 
 from copyspec.cli import serve
 from copyspec.common.extras import install
+from copyspec.server.settings import ServerSettings
 from tests.helpers.commands import run
 
 needs_server = pytest.mark.skipif(
@@ -96,11 +97,11 @@ def test_the_key_comes_from_the_option_or_the_variable(
 ) -> None:
     keys: list[object] = []
 
-    def settings(**kwargs: object) -> None:
-        keys.append(kwargs["api_key"])
+    def verify(settings: ServerSettings) -> None:
+        keys.append(settings.api_key)
         raise ValueError("enough")
 
-    monkeypatch.setattr("copyspec.server.settings.ServerSettings", settings)
+    monkeypatch.setattr(ServerSettings, "verify", verify)
     monkeypatch.setenv("COPYSPEC_API_KEY", variable)
     run(capsys, "serve", *arguments)
     assert keys == [key]

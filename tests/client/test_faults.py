@@ -126,9 +126,13 @@ def test_an_answer_to_a_text_that_differs_in_one_word_or_two_is_asked_for_again(
     """With swaps allowed, no guard could tell it from a correction."""
     texts = sentences(2000, seed=3)
     draw, words = random.Random(0), [text.split() for text in texts]
-    for one in draw.sample(range(len(texts)), 40):
-        near = [two for two in range(len(texts)) if 0 < sum(map(str.__ne__, words[one], words[two])) <= 2]
-        for two in near[:5]:
+    pairs = [
+        (one, two)
+        for one in draw.sample(range(len(texts)), 40)
+        for two in [two for two in range(len(texts)) if 0 < sum(map(str.__ne__, words[one], words[two])) <= 2][:5]
+    ]
+    with fake_server(lambda body: Sent(right(body))) as server:
+        for one, two in pairs:
             asked, answers = Counter[str](), [*[corrected(texts[two])] * 2, corrected(texts[one])]
 
             def reply(body: dict[str, Any], one: int = one, asked: Any = asked, answers: Any = answers) -> Sent:
@@ -136,7 +140,8 @@ def test_an_answer_to_a_text_that_differs_in_one_word_or_two_is_asked_for_again(
                 asked["own"] += is_own
                 return Sent(completion(answers[min(asked["own"], 3) - 1])) if is_own else Sent(right(body))
 
-            with fake_server(reply) as server, copyspec.remote(server.url) as remote:
+            server.reply = reply
+            with copyspec.remote(server.url) as remote:
                 pipeline = GECPipeline(remote, guards=GuardOptions(allow_swaps=True))
                 pipeline(texts[two])
                 assert pipeline(texts[one]).text == corrected(texts[one])

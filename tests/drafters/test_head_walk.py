@@ -24,7 +24,7 @@ from copyspec.targets import wrap
 from copyspec.targets.hooks.states import LAST
 from copyspec.tree import EMPTY, ROOT, DraftTree
 from copyspec.verification.walk import accepted
-from tests.drafters.test_heads import SIZE, STATIC, add_heads, random_heads, rows, run
+from tests.drafters.test_heads import SIZE, STATIC, add_heads, named, plain, plain_outputs, random_heads, rows, run
 from tests.helpers import mtp
 from tests.helpers.models import VOCAB_SIZE, tiny
 
@@ -334,10 +334,10 @@ def test_one_read_of_the_host_per_pass(
 ) -> None:
     """As on a GPU: only the first draft of new words is read on its own. Outputs are those of plain decoding."""
     as_on_a_gpu(monkeypatch)
-    model = mtp.write(kind, tmp_path) if kind in mtp.FAMILIES else tiny("llama", num_hidden_layers=6)
+    model = mtp.write(kind, tmp_path) if kind in mtp.FAMILIES else named("deep")
     heads = DraftHeads(load_mtp(model) if kind in mtp.FAMILIES else random_heads(kind), model)
     target, requests = wrap(model, static=static), rows(heat)
-    expected = [tokens for tokens, _ in run(target, requests)]
+    expected = plain(target, requests) if kind in mtp.FAMILIES else plain_outputs("deep", heat)
     for request in requests:
         add_heads(request, heads, copies=copies)
     walks, rides, passes = counted_reads(monkeypatch), list[int](), list[int]()

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,13 +46,22 @@ from training.head_trainer import HeadPlan, Trainer
 DEPTH, SIZE = 3, 32
 
 
-def memoryless() -> PreTrainedModel:
-    """A target whose next token depends on the last one alone, so that a head can learn its successors."""
-    model = tiny("llama")
+def named(name: str) -> PreTrainedModel:
+    """A model with this name in the tests. "memoryless": its next token depends on the last one alone, so that a head
+    can learn its successors."""
+    if name == "deep":
+        return tiny("llama", num_hidden_layers=6)
+    model = tiny("llama" if name == "memoryless" else name)
     with torch.no_grad():
-        for layer in model.model.layers:
+        for layer in model.model.layers if name == "memoryless" else ():
             layer.self_attn.o_proj.weight.zero_()
     return model
+
+
+@cache
+def plain_outputs(name: str, temperature: float) -> list[list[int]]:
+    """What plain decoding of `rows` writes, in passes of shapes that change."""
+    return plain(wrap(named(name)), rows(temperature))
 
 
 def random_heads(kind: str, *, vocabulary: torch.Tensor | None = None) -> HeadFile:
@@ -91,8 +101,10 @@ def random_heads(kind: str, *, vocabulary: torch.Tensor | None = None) -> HeadFi
     return HeadFile(ParallelHeads(blocks, [drawn(VOCAB_SIZE, SIZE) for _ in range(DEPTH)]), None, "random")
 
 
-def trained(model: PreTrainedModel, kind: str = "recurrent") -> HeadFile:
+@cache
+def trained(kind: str) -> HeadFile:
     """A recurrent head or a feature layer trained on every token's successor."""
+    model = named("memoryless")
     output, embeddings = weights_of(model)
     plan = HeadPlan(kind=kind, depth=DEPTH, inner=64, vocabulary=0, batch=VOCAB_SIZE, rate=1e-2, steps=150, span=DEPTH)
     plan = replace(plan, steps=70) if kind == "feature" else plan
@@ -117,6 +129,11 @@ def trained(model: PreTrainedModel, kind: str = "recurrent") -> HeadFile:
 
 def run(target: Target, requests: Sequence[Request]) -> list[tuple[list[int], Stats]]:
     return decoded(target, requests, 8, batch_size=2)
+
+
+def plain(target: Target, requests: Sequence[Request]) -> list[list[int]]:
+    """The outputs without drafts, in as few passes as rows allow."""
+    return [tokens for tokens, _ in decoded(target, requests, 8, batch_size=len(requests))]
 
 
 def rows(temperature: float) -> list[Request]:
@@ -160,15 +177,14 @@ STATIC = StaticOptions(use="always", new_graph=CpuGraph)
 def test_output_equals_plain_decoding(
     kind: str, copies: bool, name: str, temperature: float, static: StaticOptions | None
 ) -> None:
-    model = tiny("llama", num_hidden_layers=6) if name == "deep" else tiny(name)
+    model = named(name)
     target, requests = wrap(model, static=static), rows(temperature)
-    expected = [tokens for tokens, _ in run(target, requests)]
     vocabulary = torch.arange(7, 77, 2) if kind == "recurrent" else None
     heads = DraftHeads(random_heads(kind, vocabulary=vocabulary), model)
     for request in requests:
         add_heads(request, heads, copies=copies)
     drafted = run(target, requests)
-    assert [tokens for tokens, _ in drafted] == expected
+    assert [tokens for tokens, _ in drafted] == plain_outputs(name, temperature)
     assert sum(stats.num_draft_tokens_per_source.get("heads", 0) for _, stats in drafted) > 0
     assert {stats.runner for _, stats in drafted} == {"graph" if static else "eager"}
     head = output_head(model)
@@ -178,10 +194,9 @@ def test_output_equals_plain_decoding(
 @pytest.mark.parametrize("static", [None, STATIC], ids=["dynamic", "static"])
 @pytest.mark.parametrize(("kind", "temperature"), [("recurrent", 0.0), ("recurrent", 0.9), ("feature", 0.0)])
 def test_heads_that_know_the_target_are_accepted(kind: str, temperature: float, static: StaticOptions | None) -> None:
-    model = memoryless()
+    model, expected = named("memoryless"), plain_outputs("memoryless", temperature)
     target, requests = wrap(model, static=static), rows(temperature)
-    expected = [tokens for tokens, _ in run(target, requests)]
-    heads = DraftHeads(trained(model, kind), model)
+    heads = DraftHeads(trained(kind), model)
     for request in requests:
         add_heads(request, heads, copies=False)
     drafted = run(target, requests)
@@ -223,7 +238,7 @@ def test_states_of_prompts_read_in_pieces() -> None:
 def test_without_states_nothing_is_drafted(caplog: pytest.LogCaptureFixture) -> None:
     model = tiny("llama")
     requests = rows(0.0)[:1]
-    expected = [tokens for tokens, _ in run(wrap(model), requests)]
+    expected = plain(wrap(model), requests)
     add_heads(requests[0], DraftHeads(random_heads("recurrent"), model), copies=False)
     with caplog.at_level(logging.WARNING):
         options = StaticOptions(use="always", compile=True, compiler="eager")
@@ -512,7 +527,7 @@ def test_a_feature_layer_drafts_as_it_was_trained() -> None:
 
 
 def test_a_feature_layer_that_is_not_asked_keeps_as_many_states_as_it_reads() -> None:
-    heads = DraftHeads(random_heads("eagle"), memoryless())
+    heads = DraftHeads(random_heads("eagle"), named("memoryless"))
     asked, idle = (HeadsPredictor(heads, RowContext([7], SamplingOptions(), 1, VOCAB_SIZE)) for _ in range(2))
     for token, state in zip(random_ids(100), torch.randn(100, 1, SIZE), strict=True):
         for predictor in (asked, idle):

@@ -92,37 +92,48 @@ class Call:
         return outputs, 0
 
 
-def truths(engine: copyspec.Engine, way: dict[str, Any]) -> list[Truth]:
-    """Prompts of 1 to 83 tokens, with the outputs of `generate`, or sampled ones without drafts. The last ones begin
-    alike, with more than the prefix cache stores states for."""
-    drawn, prompts = random.Random(0), list[list[int]]()
-    common = [drawn.randrange(5, VOCAB_SIZE) for _ in range(68)]
-    for number in range(PROMPTS):
-        phrase = [drawn.randrange(5, VOCAB_SIZE) for _ in range(1 + number)]
-        prompts.append((phrase * 4)[: drawn.randint(1, 4 * len(phrase))])
-        if number >= PROMPTS - 3:
-            prompts[-1] = [*common, *prompts[-1][:15]]
-    if "temperature" in way:
-        call = Call([Truth(prompt, [], None) for prompt in prompts], [[] for _ in prompts], way, streams=False)
-        outputs, _ = call.run(engine, drafter="none", max_new_tokens=OUTPUT)
-        return [Truth(prompt, output, None) for prompt, output in zip(prompts, outputs, strict=True)]
-    truths_of_rows, model = list[Truth](), cast(Any, engine.model)
-    for prompt in prompts:
-        ids = torch.tensor([prompt])
+class Truths:
+    """Prompts of 1 to 83 tokens, with the outputs of `generate`, or sampled ones without drafts, computed where a call
+    needs them. The last prompts begin alike, with more than the prefix cache stores states for."""
+
+    def __init__(self, engine: copyspec.Engine) -> None:
+        drawn, self._engine = random.Random(0), engine
+        self._prompts, self._known = list[list[int]](), dict[tuple[str, int], Truth]()
+        common = [drawn.randrange(5, VOCAB_SIZE) for _ in range(68)]
+        for number in range(PROMPTS):
+            phrase = [drawn.randrange(5, VOCAB_SIZE) for _ in range(1 + number)]
+            self._prompts.append((phrase * 4)[: drawn.randint(1, 4 * len(phrase))])
+            if number >= PROMPTS - 3:
+                self._prompts[-1] = [*common, *self._prompts[-1][:15]]
+
+    def of(self, way: dict[str, Any], number: int) -> Truth:
+        """What follows the prompt of this number."""
+        if (str(way), number) not in self._known:
+            made = self._sampled(way) if "temperature" in way else {number: self._greedy(way, self._prompts[number])}
+            self._known |= {(str(way), other): truth for other, truth in made.items()}
+        return self._known[str(way), number]
+
+    def _sampled(self, way: dict[str, Any]) -> dict[int, Truth]:
+        call = Call([Truth(prompt, [], None) for prompt in self._prompts], [[] for _ in self._prompts], way, False)
+        outputs, _ = call.run(self._engine, drafter="none", max_new_tokens=OUTPUT)
+        rows = zip(self._prompts, outputs, strict=True)
+        return {number: Truth(prompt, output, None) for number, (prompt, output) in enumerate(rows)}
+
+    def _greedy(self, way: dict[str, Any], prompt: list[int]) -> Truth:
+        ids, model = torch.tensor([prompt]), cast(Any, self._engine.model)
         written = model.generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, eos_token_id=None, max_new_tokens=OUTPUT,
             return_dict_in_generate=True, output_scores=True, **way,
         )  # fmt: skip
-        truths_of_rows.append(Truth(prompt, written.sequences[0, len(prompt) :].tolist(), torch.cat(written.scores)))
-    return truths_of_rows
+        return Truth(prompt, written.sequences[0, len(prompt) :].tolist(), torch.cat(written.scores))
 
 
 def calls(engine: copyspec.Engine, seed: int) -> Iterator[Call]:
     """Random calls, without end."""
-    drawn, known = random.Random(seed), [truths(engine, way) for way in WAYS]
+    drawn, truths = random.Random(seed), Truths(engine)
     while True:
         number = drawn.randrange(len(WAYS))
-        rows = [drawn.choice(known[number]) for _ in range(drawn.choice([1, 3, 8]))]
+        rows = [truths.of(WAYS[number], drawn.randrange(PROMPTS)) for _ in range(drawn.choice([1, 3, 8]))]
         references = [_references(row.output, drawn.choice([0.0, 0.2, 1.0]), drawn) for row in rows]
         limits = [drawn.randint(2, OUTPUT) for _ in rows]
         options = {**WAYS[number], "batch_size": drawn.choice([1, 3, 8]), "max_new_tokens": limits}

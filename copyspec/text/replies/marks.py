@@ -7,7 +7,7 @@ token. Marked text holds each control token between two noncharacters.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from copyspec.text.stops import Detokenizer
 
@@ -63,17 +63,16 @@ class MarkedDetokenizer:
 
     def push(self, tokens: Sequence[int]) -> str:
         """The marked text completed by `tokens`."""
-        return "".join(self._pushed(tokens))
+        text = ""
+        for token in tokens:
+            text += self._detokenizer.push([token])
+            if (string := self._control.get(token)) is not None:
+                text += marked(string)
+        return text
 
     def finish(self) -> str:
         """Text that was held back."""
         return self._detokenizer.finish()
-
-    def _pushed(self, tokens: Sequence[int]) -> Iterable[str]:
-        for token in tokens:
-            yield self._detokenizer.push([token])
-            if (string := self._control.get(token)) is not None:
-                yield marked(string)
 
 
 def without_first(text: str, count: int) -> str:
