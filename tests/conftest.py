@@ -57,7 +57,7 @@ def pytest_collection() -> None:
     import torch
 
     from copyspec.engine.logits import language
-    from copyspec.targets.hooks.onednn import avoid_missing_tiles
+    from copyspec.targets.cpu.compiled import avoid_missing_tiles
 
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):  # pytest itself has followed them by now
         os.environ.pop(name, None)
@@ -98,7 +98,7 @@ def steady_drafts() -> Iterator[None]:
 def compiled_layers_are_entered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None] | None:
     """Fail where transformers calls its layers in a way that leaves out the compiled ones, which is slower in silence
     but for a line in the log. Returns what happens outside of tests."""
-    if (linears := sys.modules.get("copyspec.targets.linears")) is None:
+    if (linears := sys.modules.get("copyspec.targets.cpu.linears")) is None:
         return None
     gives_up: Callable[..., None] = linears.FastLinears._give_up_layers
 

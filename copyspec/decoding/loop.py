@@ -19,10 +19,8 @@ from copyspec.decoding.picks import pick, rescored
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
 from copyspec.decoding.row import Row
 from copyspec.options import CHEAP_NODES, MOST_NODES, START_NODES, DraftOptions
-from copyspec.targets.base import Session, Target
+from copyspec.targets.base import RowStates, Scores, Session, Target
 from copyspec.targets.hooks.inference import inference_mode
-from copyspec.targets.hooks.states import RowStates
-from copyspec.targets.scores import Scores
 from copyspec.tree import COMPILED, EMPTY, ROOT, DraftTree
 from copyspec.verification.picking import best_picks
 

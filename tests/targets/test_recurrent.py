@@ -15,9 +15,11 @@ from transformers import CONFIG_MAPPING, PreTrainedModel
 from copyspec.decoding.requests import Request
 from copyspec.options import SamplingOptions
 from copyspec.sources import Source
-from copyspec.targets import plain, recurrent, wrap
+from copyspec.targets import wrap
 from copyspec.targets.base import Target
+from copyspec.targets.eager import plain
 from copyspec.targets.hooks.recurrence import mixers
+from copyspec.targets.recurrent import states as recurrent
 from copyspec.tree import EMPTY, DraftTree
 from kit.architectures import tiny
 from tests.helpers import models

@@ -13,17 +13,18 @@ import pytest
 import torch
 from transformers import BambaConfig, GraniteMoeHybridConfig, JambaConfig, PreTrainedConfig, RecurrentGemmaConfig
 
-from copyspec.targets import passes, wrap
+from copyspec.targets import wrap
 from copyspec.targets.base import UnsupportedModelError
-from copyspec.targets.causal import CausalTarget, TreeSession
-from copyspec.targets.facts import ModelFacts, read_facts
-from copyspec.targets.passes import BoolArray, IndexArray, Pass, RowCache
-from copyspec.targets.plain import PlainSession
+from copyspec.targets.eager.causal import CausalTarget, TreeSession
+from copyspec.targets.eager.plain import PlainSession
+from copyspec.targets.eager.seq2seq import Seq2SeqTarget
+from copyspec.targets.model.facts import ModelFacts, read_facts
+from copyspec.targets.rows import passes
+from copyspec.targets.rows.passes import BoolArray, IndexArray, Pass, RowCache
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.selftest import sibling
 from copyspec.targets.selftest.known import KNOWN, digest
 from copyspec.targets.selftest.shrinking import shrunk
-from copyspec.targets.seq2seq import Seq2SeqTarget
 from tests.helpers import models
 from tests.helpers.trees import fingerprint
 

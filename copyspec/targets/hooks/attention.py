@@ -12,7 +12,7 @@ from transformers import AttentionInterface
 
 from copyspec.common.forks import fork_safe
 from copyspec.targets.base import UnsupportedModelError
-from copyspec.targets.detours import end_detours
+from copyspec.targets.hooks.detours import end_detours
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from copyspec.targets.base import LAST
 from copyspec.targets.hooks.modules import decoder_layers, output_head
 
 if TYPE_CHECKING:
@@ -75,14 +76,6 @@ def _wanted(first: Sequence[int], scored: Sequence[int]) -> list[int]:
     """The scored tokens."""
     ends = zip(first[1:], scored, strict=True)
     return [token for end, count in ends for token in range(end - count, end)]
-
-
-LAST = -1
-"""Key for the output head's input, in place of a layer number."""
-
-RowStates = Mapping[int, "torch.Tensor"]
-"""One row's states of one pass, by layer or LAST, [c + m, D] each: at the c last uncached tokens that were
-recorded, and at the tree's m nodes."""
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from copyspec.common.forks import fork_safe
-from copyspec.targets.locks import lock_of
+from copyspec.targets.model.locks import lock_of
 from copyspec.targets.selftest import sibling
 from copyspec.targets.selftest.known import KNOWN, digest
 from copyspec.targets.selftest.shrinking import windows

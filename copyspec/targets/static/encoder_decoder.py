@@ -17,7 +17,7 @@ from copyspec.targets.static.program import EnterModel, Masks
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from copyspec.targets.facts import ModelFacts
+    from copyspec.targets.model.facts import ModelFacts
     from copyspec.targets.static.masks_on_device import PassInputs
 
 

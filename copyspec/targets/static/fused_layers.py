@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from copyspec.targets.detours import detour
+from copyspec.targets.hooks.detours import detour
 from copyspec.targets.hooks.llama_layers import ReplacedLayer, attention_of, is_unchanged, llama_layers
 from copyspec.targets.static.buffers import StaticCache
 from copyspec.targets.static.triton_kernels import kernels_run

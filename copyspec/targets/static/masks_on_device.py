@@ -11,7 +11,7 @@ from copyspec.targets.static.layout import FIELDS, PLACE, POSITION, ROW, TOKEN, 
 from copyspec.targets.static.settings import PAGE
 
 if TYPE_CHECKING:
-    from copyspec.targets.facts import ModelFacts
+    from copyspec.targets.model.facts import ModelFacts
 
 
 class PassInputs(NamedTuple):

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from copyspec.targets.base import LAST
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.hooks.recurrence import mixers
-from copyspec.targets.hooks.states import LAST, HiddenStates, hidden_states
+from copyspec.targets.hooks.states import HiddenStates, hidden_states
 from copyspec.targets.static.buffers import KeyValues, StaticCache, move
 from copyspec.targets.static.layout import PLACE, Shape
 from copyspec.targets.static.masks_on_device import PassInputs, additive_masks, key_positions, own_slots, seen
@@ -22,7 +23,7 @@ from copyspec.targets.static.triton_kernels import kernels_run
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from copyspec.targets.facts import ModelFacts
+    from copyspec.targets.model.facts import ModelFacts
 
 Masks = torch.Tensor | dict[str, torch.Tensor] | None
 

@@ -13,8 +13,8 @@ import torch
 
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.recurrence import State
-from copyspec.targets.hooks.recurrences import PIECE_BYTES, TokenWrites
-from copyspec.targets.hooks.tree_mixers import CONV, RECURRENT, TreeRun
+from copyspec.targets.recurrent.recurrences import PIECE_BYTES, TokenWrites
+from copyspec.targets.recurrent.tree_mixers import CONV, RECURRENT, TreeRun
 
 if TYPE_CHECKING:
     pass

@@ -24,7 +24,7 @@ from copyspec.targets.static.masks_on_device import PassInputs, key_positions, o
 from copyspec.targets.static.triton_kernels import kernels_run
 
 if TYPE_CHECKING:
-    from copyspec.targets.facts import ModelFacts
+    from copyspec.targets.model.facts import ModelFacts
 
 NAME = "copyspec_tree"
 """The name of this attention in transformers' registry."""

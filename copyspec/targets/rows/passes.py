@@ -27,8 +27,8 @@ from copyspec.targets.hooks.recurrence import STATE_KINDS
 from copyspec.tree import COMPILED, ROOT, DraftTree
 
 if TYPE_CHECKING:
-    from copyspec.targets.facts import ModelFacts
-    from copyspec.targets.prefixes import Layers
+    from copyspec.targets.model.facts import ModelFacts
+    from copyspec.targets.rows.prefixes import Layers
 
 IndexArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

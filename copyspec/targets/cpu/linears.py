@@ -20,15 +20,12 @@ from torch import nn
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
-from copyspec.targets.compiled import _linear
+from copyspec.targets.cpu.compiled import _linear, avoid_missing_tiles
+from copyspec.targets.cpu.layers import FastLayer, most_tokens
+from copyspec.targets.cpu.packed_weights import PackedWeights, give_back, memory_for_packing, numbers
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.llama_layers import Rotary, llama_layers, rotary_of
-from copyspec.targets.hooks.modules import decoder_layers
-from copyspec.targets.hooks.onednn import avoid_missing_tiles
-from copyspec.targets.hooks.weights import OWN, parameters_of
-from copyspec.targets.layers import FastLayer, most_tokens
-from copyspec.targets.packed_weights import PackedWeights, memory_for_packing, numbers
-from copyspec.targets.pages import give_back
+from copyspec.targets.hooks.modules import OWN, decoder_layers, parameters_of
 
 if TYPE_CHECKING:
     import numpy as np

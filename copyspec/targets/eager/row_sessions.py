@@ -6,14 +6,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from copyspec.targets.passes import check_rows
-from copyspec.targets.scores import Scores
+from copyspec.targets.base import Scores
+from copyspec.targets.rows.passes import check_rows
 
 if TYPE_CHECKING:
-    from copyspec.targets.base import Session
+    from copyspec.targets.base import RowStates, Session
     from copyspec.targets.hooks.recurrence import State
-    from copyspec.targets.hooks.states import RowStates
-    from copyspec.targets.prefixes import Layers, Prefix, PrefixSession
+    from copyspec.targets.rows.prefixes import Layers, Prefix, PrefixSession
     from copyspec.tree import DraftTree
 
 

@@ -17,27 +17,27 @@ import numpy as np
 import torch
 
 from copyspec.common.lockless import cached_property
-from copyspec.targets.facts import ModelFacts, read_device, read_dtype, read_facts
+from copyspec.targets.base import RowStates, Scores
+from copyspec.targets.cpu.batch_invariant import BatchInvariant
+from copyspec.targets.cpu.linears import FastLinears
+from copyspec.targets.eager.row_attention import NotByRow, RowAttention, TokenAttention, attending, attends_by_interface
+from copyspec.targets.eager.row_sessions import RowSessions
 from copyspec.targets.hooks.attention import ROWS, masked_attention, takes_masks, without_cudnn_attention
-from copyspec.targets.hooks.batch_invariant import BatchInvariant
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.hooks.recurrence import State, special_layers
-from copyspec.targets.hooks.row_attention import NotByRow, RowAttention, TokenAttention, attending, attends_by_interface
-from copyspec.targets.hooks.states import HiddenStates, RowStates, hidden_states
-from copyspec.targets.limits import encoder_length
-from copyspec.targets.linears import FastLinears
-from copyspec.targets.passes import Pass, PassCache, RowCache, check_rows, lay_out
-from copyspec.targets.recurrent import RecurrentStates, add_layers
-from copyspec.targets.rows import RowSessions
-from copyspec.targets.scores import Scores
+from copyspec.targets.hooks.states import HiddenStates, hidden_states
+from copyspec.targets.model.facts import ModelFacts, read_device, read_dtype, read_facts, training_error
+from copyspec.targets.model.limits import encoder_length
+from copyspec.targets.recurrent.states import RecurrentStates, add_layers
+from copyspec.targets.rows.passes import Pass, PassCache, RowCache, check_rows, lay_out
 from copyspec.tree import EMPTY, ROOT, DraftTree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from copyspec.targets.base import Session
-    from copyspec.targets.prefixes import Layers, Prefix
+    from copyspec.targets.rows.prefixes import Layers, Prefix
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +102,12 @@ class WrappedModel(ABC):
             self.__dict__.pop("linears", None)
         return self._facts
 
+    @property
+    def may_be_exact(self) -> bool:
+        """Whether exact mode may compute each token as if it were alone: of a recurrent model in float32 on a CPU."""
+        facts = self.facts
+        return self.is_recurrent and facts.device.type == "cpu" and facts.zero.dtype == torch.float32
+
     @cached_property
     def linears(self) -> FastLinears:
         """The model's fast linear layers, for passes of few tokens."""
@@ -153,7 +159,7 @@ class TreeSession(ABC):
         self._ahead = 0
         self._rows: list[RowCache] = []
         self._chains_only = not target.supports_trees
-        self._is_exact = isinstance(target, CausalTarget) and target.is_exact and target.may_be_exact
+        self._is_exact = target.is_exact and target.may_be_exact
         self.prefill_chunk = PREFILL_CHUNK
         self._states: RecurrentStates | None = None
         if target.layer_parts:
@@ -209,14 +215,6 @@ class TreeSession(ABC):
             scores, states, work = self.score(uncached, trees), self._recorded, self._cache.work
         apart, self._recorded, self._recorded_parts = self._recorded_parts, None, []
         return scores, apart or states.of_rows(work.first, work.scored)
-
-    @in_inference_mode
-    def prefill(self, uncached: Rows) -> None:
-        """Cache these tokens after each row's cached ones, without returning logits."""
-        self._read(uncached, self.lengths)
-        for row, ids in zip(self._rows, uncached, strict=True):
-            row.length += len(ids)
-        self._uncached = None
 
     @in_inference_mode
     def load(self, prefixes: Sequence[Prefix], room: int) -> None:
@@ -278,14 +276,6 @@ class TreeSession(ABC):
     def close(self) -> None:
         self._cache, self._states = PassCache(), None
         self._rows = []
-
-    def contents(self, row: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-        """Keys and values of a row by layer, [H, S, D]. Raises ValueError if a layer of a model without recurrent ones
-        has none of its own."""
-        layers = self._rows[row].layers
-        if not self._target.layer_parts and sorted(layers) != list(range(len(layers))):
-            raise ValueError("some of its layers keep no keys and values of their own")
-        return {number: (layers[number].keys, layers[number].values) for number in sorted(layers)}
 
     def states(self, row: int) -> Sequence[State]:
         """The recurrent states of a row, by mixer. They are never written to."""
@@ -419,12 +409,6 @@ class CausalTarget(WrappedModel):
     is_encoder_decoder = False
     _was_tried = False
 
-    @property
-    def may_be_exact(self) -> bool:
-        """Whether exact mode may compute each token as if it were alone: of a recurrent model in float32 on a CPU."""
-        facts = self.facts
-        return self.is_recurrent and facts.device.type == "cpu" and facts.zero.dtype == torch.float32
-
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         facts = self.facts
         if self.is_exact and not self._was_tried and self.may_be_exact:
@@ -511,9 +495,3 @@ def wanted_logits(logits: torch.Tensor, work: Pass) -> torch.Tensor:
             "vocabulary] is needed: was it replaced by one that returns only the last ones?"
         )
     return logits[0, torch.tensor(wanted, device="cpu")]
-
-
-def training_error(model: PreTrainedModel) -> ValueError:
-    """The error for a model in training mode."""
-    name = type(model).__name__
-    return ValueError(f"{name} is in training mode, where dropout makes its output random; call model.eval() first")

@@ -29,8 +29,8 @@ from copyspec.targets.hooks.recurrence import STATE_KINDS
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from copyspec.targets.facts import ModelFacts
-    from copyspec.targets.passes import Pass, RowCache
+    from copyspec.targets.model.facts import ModelFacts
+    from copyspec.targets.rows.passes import Pass, RowCache
 
 _EAGER = "eager_attention_forward"
 

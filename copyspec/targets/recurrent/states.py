@@ -23,18 +23,18 @@ import torch
 from torch import nn
 from transformers.cache_utils import LinearAttentionLayer
 
-from copyspec.targets.detours import detour, original
-from copyspec.targets.hooks.batch_invariant import BatchInvariant
-from copyspec.targets.hooks.paths import TOGETHER, Paths
+from copyspec.targets.cpu.batch_invariant import BatchInvariant
+from copyspec.targets.hooks.detours import detour, original
 from copyspec.targets.hooks.recurrence import LayerParts, State, limits_prompts, mixers, read_state, write_state
-from copyspec.targets.hooks.tree_mixers import TreeRun, of_tokens, takes_trees
-from copyspec.targets.passes import PassCache, PassLayer
+from copyspec.targets.recurrent.paths import TOGETHER, Paths
+from copyspec.targets.recurrent.tree_mixers import TreeRun, of_tokens, takes_trees
+from copyspec.targets.rows.passes import PassCache, PassLayer
 from copyspec.tree import ROOT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from copyspec.targets.passes import Pass
+    from copyspec.targets.rows.passes import Pass
     from copyspec.tree import DraftTree
 
 NODE_BYTES = 1 << 30

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
-from copyspec.targets.detours import original
-from copyspec.targets.hooks.paths import Paths
+from copyspec.targets.hooks.detours import original
 from copyspec.targets.hooks.recurrence import State
-from copyspec.targets.hooks.recurrences import RULES, STEPPED, After, Memory, Rule, TokenWrites, stepped
+from copyspec.targets.recurrent.paths import Paths
+from copyspec.targets.recurrent.recurrences import RULES, STEPPED, After, Memory, Rule, TokenWrites, stepped
 
 _CONVOLUTION, _UPDATE = "causal_conv1d_update", "update_recurrent_state"
 CONV, RECURRENT = ("conv_states", 0), ("recurrent_states", 0)

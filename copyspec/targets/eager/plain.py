@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from copyspec.targets.causal import WrappedModel, only_chain, training_error
-from copyspec.targets.generation import Arguments, prepared
+from copyspec.targets.base import Scores
+from copyspec.targets.eager.causal import WrappedModel, only_chain
+from copyspec.targets.eager.row_sessions import RowSessions
+from copyspec.targets.eager.seq2seq import first_tokens
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.step import more_arguments, next_arguments
-from copyspec.targets.passes import check_rows
-from copyspec.targets.rows import RowSessions
-from copyspec.targets.scores import Scores
-from copyspec.targets.seq2seq import first_tokens
+from copyspec.targets.model.facts import training_error
+from copyspec.targets.model.generation import Arguments, prepared
+from copyspec.targets.rows.passes import check_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from copyspec.targets.base import Session
-    from copyspec.targets.facts import ModelFacts
-    from copyspec.targets.hooks.states import RowStates
+    from copyspec.targets.base import RowStates, Session
+    from copyspec.targets.model.facts import ModelFacts
     from copyspec.tree import DraftTree
 
 MAX_WAITING = 32
@@ -43,6 +43,8 @@ _INNER_STATE = ("conv1d_state", "recurrent_states")
 
 class PlainTarget(WrappedModel):
     """A target that steps as `generate` does. Without `supports_drafts` it only ever scores the next token."""
+
+    is_plain = True
 
     def __init__(self, model: PreTrainedModel, facts: ModelFacts, *, supports_drafts: bool = False) -> None:
         super().__init__(model, facts, supports_trees=False)

@@ -13,11 +13,11 @@ import torch
 from transformers import PreTrainedConfig
 
 from copyspec.targets.hooks.attention import configs
-from copyspec.targets.hooks.caches import cache_argument
 from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.hooks.grouped import group_size
+from copyspec.targets.hooks.modules import cache_argument
 from copyspec.targets.hooks.positions import PositionStyle, position_style
-from copyspec.targets.limits import max_length
+from copyspec.targets.model.limits import max_length
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -183,3 +183,9 @@ def _attention_kinds(config: PreTrainedConfig, window: int | None, chunk: int | 
     if window is not None:
         return ("sliding_attention",)
     return ("chunked_attention",) if chunk is not None else ("full_attention",)
+
+
+def training_error(model: PreTrainedModel) -> ValueError:
+    """The error for a model in training mode."""
+    name = type(model).__name__
+    return ValueError(f"{name} is in training mode, where dropout makes its output random; call model.eval() first")

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from copyspec.targets.compiled import _linear
+from copyspec.targets.cpu.compiled import _linear
 from copyspec.targets.hooks.llama_layers import LlamaLayer, ReplacedLayer, Rotary
-from copyspec.targets.hooks.weights import OWN, parameters_of
-from copyspec.targets.passes import Pass, PassCache, RowCache
+from copyspec.targets.hooks.modules import OWN, parameters_of
+from copyspec.targets.rows.passes import Pass, PassCache, RowCache
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,11 +12,11 @@ from transformers import DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput
 
-from copyspec.targets.causal import TreeSession, WrappedModel, wanted_logits
+from copyspec.targets.eager.causal import TreeSession, WrappedModel, wanted_logits
+from copyspec.targets.eager.row_sessions import RowSessions
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
-from copyspec.targets.passes import RowCache
-from copyspec.targets.rows import RowSessions
+from copyspec.targets.rows.passes import RowCache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -58,13 +58,8 @@ class Seq2SeqSession(TreeSession):
         self._joined: tuple[list[EncodedRow], torch.Tensor, list[Layer]] = ([], torch.empty(0), [])
         """The rows of the last pass, with their states and cross-attention after each other."""
 
-    @property
-    def has_no_cross(self) -> bool:
-        """Whether no pass has computed the keys and values of cross-attention yet."""
-        return not all([row.cross for row in self._rows])
-
     def cross_contents(self) -> list[list[Layer]]:
-        """Keys and values of each row and layer of cross-attention, [H, S, D]."""
+        """Keys and values of each row and layer of cross-attention, [H, S, D]; none before a pass has computed them."""
         return [row.cross for row in self._rows]
 
     @in_inference_mode

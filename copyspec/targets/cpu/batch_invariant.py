@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from copyspec.targets.linears import product_by_row
+from copyspec.targets.cpu.linears import product_by_row
 
 VECTORS = 64
 """Numbers: a multiple of what PyTorch's loops take at a time."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import GenerationConfig
 
-from copyspec.targets.facts import read_device
+from copyspec.targets.model.facts import read_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from copyspec.targets.hooks.paths import Paths, TreePart
+from copyspec.targets.recurrent.paths import Paths, TreePart
 
 PIECE_BYTES = 1 << 26
 """Memory of the decays between tokens that are there at a time, of some heads, or of some tokens of one."""
@@ -202,7 +202,7 @@ class Memory:
         """What the queries, [h, T, K], read behind what their tokens write: these values, [H, T, V], or with `betas`,
         [H, T, 1], so much of what they differ by from what the keys read before. [H, T, V]"""
         updates, mixed = values if betas is None else torch.empty_like(values), torch.empty_like(values)
-        self.written = self.written._replace(updates=updates)
+        self.written = TokenWrites(self.written.keys, updates, self.written.totals)
         both = torch.stack([queries] if betas is None else [queries, self.written.keys])
         for part in self._paths.parts:
             count = len(part.ancestors)
