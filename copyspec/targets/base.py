@@ -52,13 +52,13 @@ RowStates = Mapping[int, "torch.Tensor"]
 recorded, and at the tree's m nodes."""
 
 
-class Session(Protocol):
-    """The rows of one batch in the target, with their KV caches. Nothing outlives `close`."""
+class ModelRunner(Protocol):
+    """What runs passes: the tokens of rows and what is cached of them in, scores and hidden states out.
 
-    @property
-    def lengths(self) -> Sequence[int]:
-        """Number of cached tokens per row. [B]"""
-        ...
+    Two rooms have such: `eager`, where the model's own forward runs, with layers by `cpu` where these are faster, or
+    `generate` step by step; and `static`, where programs of fixed shapes run, which a GPU captures. Neither imports the
+    other; `dispatch` alone knows both.
+    """
 
     @property
     def runner(self) -> str:
@@ -88,8 +88,8 @@ class Session(Protocol):
     def score_with_states(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
     ) -> tuple[Scores, Sequence[RowStates] | None]:
-        """As `score`, but also return each row's hidden states: the inputs of the output head, under LAST, and
-        of each of `layers`. None in their place where this kind of pass records none."""
+        """As `score`, but also return each row's hidden states: the inputs of the output head, under LAST, and of each
+        of `layers`. None in their place where this kind of pass records none."""
         ...
 
     def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
@@ -100,6 +100,15 @@ class Session(Protocol):
         first tree share a pass), later the last accepted token (the root). The scores are valid until the next `score`;
         after an error, the session can only be closed. More tokens than the prefill chunk are cached in several passes.
         """
+        ...
+
+
+class Session(ModelRunner, Protocol):
+    """The rows of one batch in the target, with their KV caches. Nothing outlives `close`."""
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Number of cached tokens per row. [B]"""
         ...
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:

@@ -16,8 +16,8 @@ from copyspec.targets.base import Target, UnsupportedModelError
 from copyspec.targets.eager.causal import CausalTarget
 from copyspec.targets.eager.plain import PlainTarget
 from copyspec.targets.eager.seq2seq import Seq2SeqTarget
+from copyspec.targets.hooks.modules import is_spread
 from copyspec.targets.hooks.recurrence import RECURRENT_KINDS, is_recurrent, mixers, special_layers
-from copyspec.targets.hooks.spread import is_spread
 from copyspec.targets.model.facts import ATTENTION_KINDS, ModelFacts, forward_arguments, read_facts, training_error
 from copyspec.targets.model.limits import rope_limit
 from copyspec.targets.selftest import checking as selftest

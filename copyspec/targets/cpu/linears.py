@@ -369,10 +369,7 @@ class _Held:
         """The arrays; None if the module can no longer read the weights, because they moved to a GPU, for example."""
         at = (weight.data_ptr(), 0 if bias is None else bias.data_ptr())
         if at != self._at or self.numbers is None:
-            fits = weight.device.type == "cpu" and _is_plain(weight) and weight.is_contiguous()
-            fits = fits and weight.shape[0] >= _PANEL and weight.shape[1] % _WHOLE == 0
-            fits = fits and all(tensor is None or tensor.dtype == torch.float32 for tensor in (weight, bias))
-            self.numbers = _arrays(weight, bias) if fits else None
+            self.numbers = _arrays(weight, bias) if _multiplies(weight, bias) else None
             self._at = at
         if self.packed is None or self.numbers is None:
             return self.numbers

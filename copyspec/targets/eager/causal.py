@@ -21,7 +21,6 @@ from copyspec.targets.base import RowStates, Scores
 from copyspec.targets.cpu.batch_invariant import BatchInvariant
 from copyspec.targets.cpu.linears import FastLinears
 from copyspec.targets.eager.row_attention import NotByRow, RowAttention, TokenAttention, attending, attends_by_interface
-from copyspec.targets.eager.row_sessions import RowSessions
 from copyspec.targets.hooks.attention import ROWS, masked_attention, takes_masks, without_cudnn_attention
 from copyspec.targets.hooks.inference import in_inference_mode, inference_mode
 from copyspec.targets.hooks.positions import positions_from_outside
@@ -139,7 +138,7 @@ class TreeSession(ABC):
     """Rows of one batch. Subclasses implement how their model is called.
 
     Without `supports_trees` the model builds its own masks and positions: a draft is a plain continuation of the text,
-    and the session has one row.
+    and each row has passes of its own.
     """
 
     runner = "eager"
@@ -189,6 +188,9 @@ class TreeSession(ABC):
     def score(self, uncached: Rows, trees: Sequence[DraftTree]) -> Scores:
         check_rows(len(self._rows), uncached, trees)
         self._uncached = uncached
+        if self._chains_only:
+            rows = range(len(trees))
+            return Scores.of_rows([*map(self._score_chain, rows, uncached, trees)])
         starts = [row.length for row in self._rows[: len(uncached)]]
         sizes = [1 + len(tree.tokens) for tree in trees]
         with inference_mode(True):
@@ -199,13 +201,25 @@ class TreeSession(ABC):
                 self._read([ids[:-1] for ids in uncached], starts)
                 starts = [start + len(ids) - 1 for start, ids in zip(starts, uncached, strict=True)]
                 uncached = [ids[-1:] for ids in uncached]
-            if self._chains_only:
-                logits = self._continue(0, [*uncached[0], *only_chain(trees[0])], starts[0], sizes[0])
-            elif sizes == [1] and not self._is_exact:
+            if sizes == [1] and not self._is_exact:
                 logits = self._continue(0, uncached[0], starts[0], 1)
             else:
                 logits = self._pass(lay_out(starts, uncached, trees, self._facts), trees, range(len(trees)))
         return Scores(logits, list(accumulate(sizes[:-1], initial=0)), sizes)
+
+    @in_inference_mode
+    def _score_chain(self, place: int, ids: Sequence[int], tree: DraftTree) -> torch.Tensor:
+        """The logits at a row's root and after each token of its draft, [1 + m, V]."""
+        start, chain = self._rows[place].length, only_chain(tree)
+        size = len(ids) + len(chain)
+        if len(ids) > 1 and (size > self.prefill_chunk or size * (start + size) > MASK_LIMIT):
+            self._read_row(place, ids[:-1], start)
+            start, ids = start + len(ids) - 1, ids[-1:]
+        logits = self._continue(place, [*ids, *chain], start, 1 + len(chain))
+        if self._recorded is not None:
+            work = self._cache.work
+            self._recorded_parts += self._recorded.of_rows(work.first, work.scored) or []
+        return logits
 
     def score_with_states(
         self, uncached: Rows, trees: Sequence[DraftTree], layers: Sequence[int] = ()
@@ -392,14 +406,17 @@ class TreeSession(ABC):
                 self._states.keep(place, ROOT)  # type: ignore[union-attr]
             return
         for place, (ids, start) in enumerate(zip(uncached, starts, strict=True)):
-            head = self._states.of_prompt(place, start, len(ids)) if self._is_exact else len(ids)  # type: ignore[union-attr]
-            for begin in [*range(0, head, self.prefill_chunk), *range(head, len(ids))]:
-                if begin < head:
-                    self._continue(place, ids[begin : min(begin + self.prefill_chunk, head)], start + begin, 1)
-                else:
-                    self._pass(lay_out([start + begin], [[ids[begin]]], [EMPTY], self._facts), [EMPTY], [place])
-                if self._states is not None:
-                    self._states.keep(place, ROOT)
+            self._read_row(place, ids, start)
+
+    def _read_row(self, place: int, ids: Sequence[int], start: int) -> None:
+        head = self._states.of_prompt(place, start, len(ids)) if self._is_exact else len(ids)  # type: ignore[union-attr]
+        for begin in [*range(0, head, self.prefill_chunk), *range(head, len(ids))]:
+            if begin < head:
+                self._continue(place, ids[begin : min(begin + self.prefill_chunk, head)], start + begin, 1)
+            else:
+                self._pass(lay_out([start + begin], [[ids[begin]]], [EMPTY], self._facts), [EMPTY], [place])
+            if self._states is not None:
+                self._states.keep(place, ROOT)
 
 
 class CausalTarget(WrappedModel):
@@ -413,9 +430,7 @@ class CausalTarget(WrappedModel):
         facts = self.facts
         if self.is_exact and not self._was_tried and self.may_be_exact:
             self.is_exact, self._was_tried = self._tries_exact(), True
-        if self.supports_trees:
-            return CausalSession(self, facts, prompts, new_tokens)
-        return RowSessions(lambda prompt, more: CausalSession(self, facts, [prompt], more), prompts, new_tokens)
+        return CausalSession(self, facts, prompts, new_tokens)
 
     @in_inference_mode
     def _tries_exact(self) -> bool:

@@ -19,10 +19,9 @@ import torch
 
 from copyspec.targets.base import Scores
 from copyspec.targets.eager.causal import WrappedModel, only_chain
-from copyspec.targets.eager.row_sessions import RowSessions
 from copyspec.targets.eager.seq2seq import first_tokens
 from copyspec.targets.hooks.inference import in_inference_mode
-from copyspec.targets.hooks.step import more_arguments, next_arguments
+from copyspec.targets.hooks.step import next_arguments
 from copyspec.targets.model.facts import training_error
 from copyspec.targets.model.generation import Arguments, prepared
 from copyspec.targets.rows.passes import check_rows
@@ -57,7 +56,7 @@ class PlainTarget(WrappedModel):
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         if self.model.training:
             raise training_error(self.model)
-        return RowSessions(lambda prompt, _: PlainSession(self, prompt), prompts)
+        return PlainSession(self, prompts)
 
     def start(self, prompt: Sequence[int]) -> list[int]:
         return first_tokens(self.model) if self.is_encoder_decoder else list(prompt)
@@ -72,13 +71,51 @@ class _Draft(NamedTuple):
 
 
 class PlainSession:
-    """One row, which starts and steps like `generate`, through the model's own methods for preparing inputs."""
+    """Rows, each of which starts and steps like `generate`."""
 
     runner = "eager"
     is_settled = True
     computes = None
-    most_tokens = sys.maxsize
-    most_nodes = sys.maxsize
+    most_tokens = most_nodes = sys.maxsize
+
+    def __init__(self, target: PlainTarget, prompts: Sequence[Sequence[int]]) -> None:
+        self._target = target
+        self._rows: list[PlainRow] = []
+        self.add(prompts)
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return [row.length for row in self._rows]
+
+    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
+        check_rows(len(self._rows), uncached, trees)
+        return Scores.of_rows([*map(PlainRow.score, self._rows, uncached, trees)])
+
+    def score_with_states(
+        self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
+    ) -> tuple[Scores, Sequence[RowStates] | None]:
+        return self.score(uncached, trees), None  # no drafter can use them
+
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        for row, path in zip(self._rows, paths, strict=False):
+            row.keep(path)
+
+    def trim(self, lengths: Sequence[int]) -> None:
+        for row, length in zip(self._rows, lengths, strict=True):
+            row.trim(length)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._rows = [self._rows[row] for row in rows]
+
+    def add(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> None:
+        self._rows += [PlainRow(self._target, prompt) for prompt in prompts]
+
+    def close(self) -> None:
+        self._rows = []
+
+
+class PlainRow:
+    """One row, run through the model's own methods for preparing inputs."""
 
     def __init__(self, target: PlainTarget, prompt: Sequence[int]) -> None:
         self._model, self._facts, self._supports_drafts = target.model, target.facts, target.supports_drafts
@@ -92,18 +129,14 @@ class PlainSession:
         self._inner: dict[tuple[torch.nn.Module, str], object] = dict.fromkeys(parts)
 
     @property
-    def lengths(self) -> Sequence[int]:
-        return [self._ids.shape[1] + len(self._waiting)]
-
-    def score_with_states(
-        self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
-    ) -> tuple[Scores, Sequence[RowStates] | None]:
-        return self.score(uncached, trees), None  # no drafter can use them
+    def length(self) -> int:
+        """Number of tokens that are cached, or accepted and waiting."""
+        return self._ids.shape[1] + len(self._waiting)
 
     @in_inference_mode
-    def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
-        check_rows(1, uncached, trees)
-        ids, chain = list(uncached[0]), list(only_chain(trees[0]))
+    def score(self, uncached: Sequence[int], tree: DraftTree) -> torch.Tensor:
+        """The logits after the last uncached token and each node, [1 + m, V]."""
+        ids, chain = list(uncached), list(only_chain(tree))
         if chain and not self._supports_drafts:
             raise ValueError(f"{type(self._model).__name__} is decoded plainly: trees must be empty")
         logits: torch.Tensor | None = None
@@ -121,26 +154,21 @@ class PlainSession:
                 logits = self._read([token])
             self._waiting, self._draft = [], None
             assert logits is not None
-            return Scores.of_rows([logits[0, -1:]])
+            return logits[0, -1:]
         before = deepcopy(self._arguments), self._ids, {place: deepcopy(value) for place, value in self._inner.items()}
         tokens = [*self._waiting, *ids]
         self._draft = _Draft(before, tokens, chain)
         if tokens:
-            return Scores.of_rows([self._read([*tokens, *chain])[0, -1 - len(chain) :]])
+            return self._read([*tokens, *chain])[0, -1 - len(chain) :]
         assert logits is not None  # the draft follows the first pass at once
-        return Scores.of_rows([torch.cat([logits[0, -1:], self._read(chain)[0, -len(chain) :]])])
+        return torch.cat([logits[0, -1:], self._read(chain)[0, -len(chain) :]])
 
     def _read(self, tokens: Sequence[int]) -> torch.Tensor:
         """The logits after each of some more tokens, [1, n, V]."""
         new = torch.tensor([list(tokens)], device=self._ids.device)
         self._ids = torch.cat([self._ids, new], dim=1)
         if len(tokens) > 1:
-            self._arguments = more_arguments(
-                self._generation,
-                self._arguments,
-                len(tokens) - 1,
-                is_encoder_decoder=self._model.config.is_encoder_decoder,
-            )
+            self._arguments = next_arguments(self._generation, self._arguments, count=len(tokens) - 1)
         return self._pass(len(tokens), is_first=False)
 
     def _pass(self, count: int, *, is_first: bool) -> torch.Tensor:
@@ -153,39 +181,28 @@ class PlainSession:
             inputs.pop("logits_to_keep", None)
         with self._inner_state():
             outputs = self._model(**inputs, return_dict=True)
-        self._arguments = next_arguments(
-            self._generation, outputs, self._arguments, is_encoder_decoder=self._model.config.is_encoder_decoder
-        )
+        self._arguments = next_arguments(self._generation, self._arguments, outputs)
         logits: torch.Tensor = outputs.logits
         return logits
 
-    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+    def keep(self, path: Sequence[int]) -> None:
         """Go back to before the last draft, unless all of it was accepted."""
         draft, self._draft = self._draft, None
         if draft is None:
             return
-        accepted = len(paths[0])
+        accepted = len(path)
         if accepted == len(draft.chain):
             self._waiting = []
             return
         self._arguments, self._ids, self._inner = draft.before
         self._waiting = [*draft.tokens, *draft.chain[:accepted]]
 
-    def trim(self, lengths: Sequence[int]) -> None:
-        if list(lengths) != list(self.lengths):
+    def trim(self, length: int) -> None:
+        """Begin anew, unless nothing is cut."""
+        if length != self.length:
             self._ids, self._arguments, self._waiting = self._ids[:, :0], {}, []
             self._inner = dict.fromkeys(self._inner)
         self._draft = None
-
-    def select(self, rows: Sequence[int]) -> None:
-        if list(rows) != [0]:
-            raise ValueError(f"a session of one row keeps row 0, got {list(rows)!r}")
-
-    def add(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0) -> None:
-        raise NotImplementedError("a session of one row is joined by others inside RowSessions")
-
-    def close(self) -> None:
-        self._arguments, self._inner = {}, {}
 
     @contextmanager
     def _inner_state(self) -> Iterator[None]:

@@ -24,7 +24,6 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from copyspec.targets.hooks.attention import ROWS, masked_implementation, own_implementation
-from copyspec.targets.hooks.recurrence import STATE_KINDS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -58,13 +57,9 @@ class RowAttention:
     def markers(self) -> Any:
         """What the model gets in place of masks: the number of a kind of layer, [1, 1, T, 1]."""
         kinds, tokens = self._facts.kinds, self._work.first[-1]
-        markers = {
-            kind: None
-            if kind in STATE_KINDS
-            else torch.full((1, 1, 1, 1), number, device="cpu").expand(1, 1, tokens, 1)
-            for number, kind in enumerate(kinds)
-        }
-        return markers if len(markers) > 1 else markers[kinds[0]]
+        return self._facts.by_kind(
+            lambda kind: torch.full((1, 1, 1, 1), kinds.index(kind), device="cpu").expand(1, 1, tokens, 1)
+        )
 
     def masks(self, marker: torch.Tensor | None) -> list[torch.Tensor | None]:
         """The additive mask of each row for a layer with this marker, [1, 1, n, L]; None: it sees all."""

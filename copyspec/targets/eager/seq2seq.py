@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from transformers import DynamicCache, EncoderDecoderCache
-from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput
 
 from copyspec.targets.eager.causal import TreeSession, WrappedModel, wanted_logits
-from copyspec.targets.eager.row_sessions import RowSessions
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
-from copyspec.targets.rows.passes import RowCache
+from copyspec.targets.rows.passes import RowCache, computed_cache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,9 +31,7 @@ class Seq2SeqTarget(WrappedModel):
     is_encoder_decoder = True
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
-        if self.supports_trees:
-            return Seq2SeqSession(self, prompts, new_tokens)
-        return RowSessions(lambda prompt, more: Seq2SeqSession(self, [prompt], more), prompts, new_tokens)
+        return Seq2SeqSession(self, prompts, new_tokens)
 
     def start(self, prompt: Sequence[int]) -> list[int]:
         return first_tokens(self.model)
@@ -78,6 +74,8 @@ class Seq2SeqSession(TreeSession):
 
     def _encode(self, prompts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         """Run the encoder; return its states for each prompt, [S, D]."""
+        if self._chains_only and len(prompts) > 1:
+            return [states for prompt in prompts for states in self._encode([prompt])]
         longest = max(map(len, prompts))
         pad = self._model.config.pad_token_id or 0
         rows = [[*prompt, *[pad] * (longest - len(prompt))] for prompt in prompts]
@@ -117,13 +115,7 @@ class Seq2SeqSession(TreeSession):
                 of_layers = zip(*[row.cross for row in rows], strict=True)
                 layers = [_joined(layer) for layer in of_layers]
             self._joined = list(rows), states, layers
-        cross = DynamicCache()
-        for keys, values in layers:
-            layer: Any = DynamicLayer()  # type: ignore[no-untyped-call]
-            layer.keys, layer.values = keys.unsqueeze(0), values.unsqueeze(0)
-            layer.dtype, layer.device, layer.is_initialized = keys.dtype, keys.device, True
-            cross.layers.append(layer)
-        return states, cross
+        return states, computed_cache([(keys.unsqueeze(0), values.unsqueeze(0)) for keys, values in layers])
 
     def _keep_cross(self, cross: DynamicCache) -> None:
         """Give the rows of the pass their part of what it has computed for cross-attention."""

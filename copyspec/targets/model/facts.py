@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from copyspec.targets.hooks.grouped import NAME as GROUPED
 from copyspec.targets.hooks.grouped import group_size
 from copyspec.targets.hooks.modules import cache_argument
 from copyspec.targets.hooks.positions import PositionStyle, position_style
+from copyspec.targets.hooks.recurrence import STATE_KINDS
 from copyspec.targets.model.limits import max_length
 
 if TYPE_CHECKING:
@@ -78,6 +79,21 @@ class ModelFacts:
             return torch.where(seen, self.zero, self.lowest)
         mask = torch.where(seen.expand(-1, self.group, -1, -1), self.zero, self.lowest)
         return mask.reshape(len(mask), 1, -1, mask.shape[3])
+
+    def by_kind(self, make: Callable[[str], Any]) -> Any:
+        """What `make` gives for each kind of attention layers, None for recurrent ones: one, or a dict by kind if there
+        are several, as models take masks."""
+        made = {kind: None if kind in STATE_KINDS else make(kind) for kind in self.kinds}
+        return made if len(made) > 1 else made[self.kinds[0]]
+
+    def near(self, kind: str, positions: Any, keys: Any) -> Any:
+        """Whether tokens at `positions`, [n, 1], are within a layer's window or chunk of `keys`, [1 or n, L], which are
+        not behind them: arrays or tensors. None: a layer of this kind has neither."""
+        if kind == "sliding_attention" and self.window is not None:
+            return positions - keys < self.window
+        if kind == "chunked_attention" and self.chunk is not None:
+            return positions // self.chunk == keys // self.chunk
+        return None
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import Cache
-from transformers.cache_utils import CacheLayerMixin
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from copyspec.targets.hooks.inference import in_inference_mode
-from copyspec.targets.hooks.recurrence import STATE_KINDS
+from copyspec.targets.hooks.states import scored_tokens
 from copyspec.tree import COMPILED, ROOT, DraftTree
 
 if TYPE_CHECKING:
@@ -69,11 +69,7 @@ class Pass:
 
     def wanted(self) -> list[int]:
         """The tokens that are scored, row by row. [N]"""
-        return [
-            token
-            for last, count in zip(self.first[1:], self.scored, strict=True)
-            for token in range(last - count, last)
-        ]
+        return scored_tokens(self.first, self.scored)
 
     def key_positions(self, row: int) -> IndexArray:
         """The position of the token in each slot of a row, [L]: the slot's index, but for the nodes of this pass."""
@@ -82,13 +78,12 @@ class Pass:
 
     def seen(self, row: int, kind: str, facts: ModelFacts) -> BoolArray | None:
         """Which slots the tokens of a row see in layers of this kind, [n, L]; None: all, which a single token may."""
-        window = facts.window if kind == "sliding_attention" else None
-        chunk = facts.chunk if kind == "chunked_attention" else None
-        visible, limit = self.visible[row], window or chunk
+        visible = self.visible[row]
+        limit = facts.window if kind == "sliding_attention" else facts.chunk if kind == "chunked_attention" else None
         if limit is None or self.starts[row] + self.first[row + 1] - self.first[row] <= limit:
             return visible
-        keys, own = self.key_positions(row)[None], self.positions[self.first[row] : self.first[row + 1], None]
-        near: BoolArray = own - keys < limit if window is not None else own // limit == keys // limit
+        own = self.positions[self.first[row] : self.first[row + 1], None]
+        near: BoolArray = facts.near(kind, own, self.key_positions(row)[None])
         return near if visible is None else visible & near
 
     def masks(self, kind: str, facts: ModelFacts) -> list[torch.Tensor | None]:
@@ -104,13 +99,7 @@ class Pass:
     def joint_masks(self, facts: ModelFacts) -> Any:
         """Additive masks over the slots of all rows after each other, [1, 1, T, K], None for recurrent layers: one, or
         a dict by kind if there are several."""
-        masks: dict[str, torch.Tensor | None] = {}
-        for kind in facts.kinds:
-            if kind in STATE_KINDS:
-                masks[kind] = None
-            else:
-                masks[kind] = facts.additive(torch.from_numpy(self._joint(kind, facts)[None, None]))
-        return masks if len(masks) > 1 else masks[facts.kinds[0]]
+        return facts.by_kind(lambda kind: facts.additive(torch.from_numpy(self._joint(kind, facts)[None, None])))
 
     def _joint(self, kind: str, facts: ModelFacts) -> BoolArray:
         ends = self.ends()
@@ -294,6 +283,17 @@ class PassCache(Cache):
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         return sum(self.work.ends()), 0
+
+
+def computed_cache(layers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> DynamicCache:
+    """A cache whose contents, [B, H, S, D] per layer, a model treats as already computed, as of cross-attention."""
+    cache = DynamicCache()
+    for keys, values in layers:
+        layer: Any = DynamicLayer()  # type: ignore[no-untyped-call]
+        layer.keys, layer.values, layer.is_initialized = keys, values, True
+        layer.dtype, layer.device = keys.dtype, keys.device
+        cache.layers.append(layer)
+    return cache
 
 
 def check_rows(rows: int, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> None:

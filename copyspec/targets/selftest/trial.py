@@ -80,9 +80,8 @@ class Trial:
         self._cached: list[int] = []
         self._append(lengths)
         self.session = target.open(self._prompts)
-        for part in getattr(self.session, "_sessions", [self.session]):
-            if piece is not None and hasattr(part, "prefill_chunk") and not self._steps:
-                part.prefill_chunk = piece
+        if piece is not None and hasattr(self.session, "prefill_chunk") and not self._steps:
+            self.session.prefill_chunk = piece
 
     def _append(self, lengths: Sequence[int]) -> None:
         if self._limit is not None:

@@ -21,11 +21,10 @@ from copyspec.targets.model.facts import read_facts, training_error
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.static import tree_attention
 from copyspec.targets.static.buffers import CacheLayout
-from copyspec.targets.static.encoder_decoder import enter_encoder_decoder
 from copyspec.targets.static.fused_layers import FusedLayer, fused, fused_layers
 from copyspec.targets.static.layout import Shape
 from copyspec.targets.static.pools import FreePools, PagePool, PoolSize
-from copyspec.targets.static.program import StaticProgram, enter_causal
+from copyspec.targets.static.program import StaticProgram, enter_causal, enter_encoder_decoder
 from copyspec.targets.static.refusals import DynamicTarget, attention_refusal, fusing_refusal, refusal
 from copyspec.targets.static.running import Captures, ProgramRunner
 from copyspec.targets.static.settings import PREFILL_TOKENS, QUERIES
@@ -49,7 +48,8 @@ class StaticTarget:
     def __init__(self, inner: DynamicTarget, options: StaticOptions | None = None, *, is_checked: bool = False) -> None:
         """`is_checked`: skip the self-test of architectures that this project's tests do not cover."""
         self.inner, self.model = inner, inner.model
-        self.supports_drafts, self.is_encoder_decoder = inner.supports_drafts, inner.is_encoder_decoder
+        self.supports_drafts, self.supports_trees = inner.supports_drafts, inner.supports_trees
+        self.is_encoder_decoder, self.is_recurrent = inner.is_encoder_decoder, inner.is_recurrent
         self.vocab_size, self.max_length, self.encoder_length = inner.vocab_size, inner.max_length, inner.encoder_length
         self.options = options or StaticOptions()
         self.options.verify()
@@ -73,10 +73,6 @@ class StaticTarget:
     @property
     def facts(self) -> ModelFacts:
         return self.inner.facts
-
-    @property
-    def supports_trees(self) -> bool:
-        return self.inner.supports_trees
 
     @property
     def keeps_states(self) -> bool:
@@ -143,10 +139,6 @@ class StaticTarget:
             self._layout = CacheLayout([layer for layer in layers if layer is not None], parts, cached.states(0))
             session.close()
         return self._layout
-
-    @property
-    def is_recurrent(self) -> bool:
-        return self.inner.is_recurrent
 
     def pool(self, size: PoolSize) -> PagePool:
         return self.pools.take(size, lambda size: PagePool(size, self._runner))

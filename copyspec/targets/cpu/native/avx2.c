@@ -3,11 +3,21 @@
    multiplied. The order of a sum does not depend on the number of rows. Each inner product has
    one register of sums, over the inputs in order. */
 
-#include "linear.h"
+#include "layer.h"
 
 #if HAS_KERNELS
 
+#include <string.h>
+
 #include "avx2.h"
+
+#define BLOCK 4
+#define FIRST(at) halves(at, 0)
+#define SECOND(at) halves(at, 1)
+#define QUERIES 2
+
+#include "layer_kernels.h"
+#include "packed.h"
 
 #define OUTPUTS 4 /* per tile */
 #define ROWS 3    /* rows of x at a time */
@@ -72,7 +82,7 @@ static const Sums SUMS[ROWS] = {floats_1, floats_2, floats_3};
 
 /* Store four outputs of one row. */
 TARGET static void
-finish(const Product *p, Py_ssize_t row, Py_ssize_t first, __m128 sum)
+store_four(const Product *p, Py_ssize_t row, Py_ssize_t first, __m128 sum)
 {
     if (p->bias != NULL) {
         sum = _mm_add_ps(sum, _mm_loadu_ps(p->bias + first));
@@ -84,7 +94,7 @@ TARGET static void
 multiply(const Product *p, Py_ssize_t first, Py_ssize_t last)
 {
     if (p->is_packed) {
-        avx2_multiply_packed(p, first, last);
+        multiply_packed(p, first, last);
         return;
     }
     const Py_ssize_t blocks = (p->rows + ROWS - 1) / ROWS, step = 8 * OUTPUTS * (Py_ssize_t)sizeof(float) / blocks;
@@ -97,12 +107,13 @@ multiply(const Product *p, Py_ssize_t first, Py_ssize_t last)
             Ahead ahead = {next + row / ROWS * (p->in / 8) * step, step};
             SUMS[rows - 1](p->x + row * p->in, weight, p->in, ahead, sums);
             for (Py_ssize_t i = 0; i < rows; i++) {
-                finish(p, row + i, first, horizontal_sums(sums + OUTPUTS * i));
+                store_four(p, row + i, first, horizontal_sums(sums + OUTPUTS * i));
             }
         }
     }
 }
 
 const Kernel AVX2_KERNEL = {"avx2", is_supported, multiply};
+const LayerKernel AVX2_LAYER = {normalise, attend, activate};
 
 #endif

@@ -4,11 +4,22 @@
    Panels of 8 outputs stay in the L1 cache while all rows are multiplied, and the next panel is prefetched evenly over
    that work: without it, reading the weights and multiplying take turns. */
 
-#include "linear.h"
+#include "layer.h"
 
 #if HAS_KERNELS
 
+#include <string.h>
+
 #include "avx512.h"
+
+#define BLOCK 12
+#define FIRST(at) _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(at), 16))
+#define SECOND(at)                                                                                                     \
+    _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(at), _mm512_set1_epi32((int)0xffff0000)))
+#define QUERIES 4
+
+#include "layer_kernels.h"
+#include "packed.h"
 
 #define OUTPUTS 4 /* of one inner loop */
 #define GROUPS 2  /* of OUTPUTS in a panel */
@@ -75,7 +86,7 @@ TARGET static void
 multiply(const Product *p, Py_ssize_t first, Py_ssize_t last)
 {
     if (p->is_packed) {
-        avx512_multiply_packed(p, first, last);
+        multiply_packed(p, first, last);
         return;
     }
     const float *x = p->x, *weight = (const float *)p->weight, *bias = p->bias;
@@ -107,5 +118,6 @@ is_supported(void)
 }
 
 const Kernel AVX512_KERNEL = {"avx512", is_supported, multiply};
+const LayerKernel AVX512_LAYER = {normalise, attend, activate};
 
 #endif

@@ -10,6 +10,56 @@
 
 #if HAS_KERNELS
 
+/* Thread `number` of `count` takes the items first_of .. last_of - 1 of all. */
+typedef struct {
+    int number, count;
+} Share;
+
+static Share
+own_share(int threads)
+{
+    return threads > 1 ? (Share){thread_number(), thread_count()} : (Share){0, 1};
+}
+
+static Py_ssize_t
+first_of(Share share, Py_ssize_t all)
+{
+    return all * share.number / share.count;
+}
+
+static Py_ssize_t
+last_of(Share share, Py_ssize_t all)
+{
+    return all * (share.number + 1) / share.count;
+}
+
+static void
+barrier(Share share)
+{
+    if (share.count > 1) {
+        wait_for_threads();
+    }
+}
+
+/* Multiply a thread's share of the outputs of `count` products as if they followed each other. */
+static void
+multiply_share(const Product *products, int count, Share share)
+{
+    Py_ssize_t all = 0, before = 0;
+    for (int i = 0; i < count; i++) {
+        all += products[i].out / PANEL;
+    }
+    const Py_ssize_t first = first_of(share, all), last = last_of(share, all);
+    for (int i = 0; i < count; i++) {
+        const Py_ssize_t panels = products[i].out / PANEL;
+        Py_ssize_t from = first > before ? first - before : 0, to = last - before < panels ? last - before : panels;
+        if (from < to) {
+            kernel()->multiply(&products[i], from * PANEL, to * PANEL);
+        }
+        before += panels;
+    }
+}
+
 static const LayerKernel *
 layer_kernel(void)
 {
@@ -178,7 +228,7 @@ run_all(Layer *l)
     for (const Row *row = l->table; row < l->table + l->batch; row++) {
         used = row->used > used ? (Py_ssize_t)row->used : used;
     }
-    l->threads = layer_threads(l->threads);
+    l->threads = run_parallel != NULL ? l->threads : 1;
     l->stride = (used + 15) / 16 * 16;
     const size_t scores = (size_t)(l->threads * MAX_QUERIES * l->stride);
     float *memory = PyMem_RawMalloc(sizeof(float) * (hidden + 2 * queries + 2 * keys + 2 * intermediate + scores));
@@ -203,7 +253,12 @@ run_all(Layer *l)
             l->products[i].rows = l->chunk_tokens;
             l->products[i].x = inputs[i], l->products[i].y = outputs[i];
         }
-        run_layer_threads(run_share, l, l->threads);
+        if (l->threads > 1) {
+            run_parallel(run_share, l, (unsigned)l->threads, 0);
+        }
+        else {
+            run_share(l);
+        }
     }
     PyMem_RawFree(memory);
     return 0;
@@ -219,6 +274,110 @@ run_all(Layer *l)
 }
 
 #endif
+
+/* Arrays that a call reads from, to be released. */
+typedef struct {
+    Py_buffer weights[PRODUCTS], biases[PRODUCTS], norms[NORMS];
+} LayerArrays;
+
+#define MAX_TOKENS 65536
+
+static int
+fail_layer(const char *what)
+{
+    PyErr_Format(PyExc_ValueError, "the layer's %s do not fit each other", what);
+    return -1;
+}
+
+static int
+check_heads(Py_ssize_t heads, Py_ssize_t key_heads, Py_ssize_t size)
+{
+    const int is_good = key_heads >= 1 && heads >= key_heads && heads % key_heads == 0 && heads <= 4096 && size >= 16 &&
+                        size % 16 == 0 && size <= 1024;
+    return is_good ? 0 : fail_layer("heads");
+}
+
+static int
+check_sizes(Layer *l)
+{
+    Product *p = l->products;
+    const Py_ssize_t queries = l->heads * l->head_size, keys = l->key_heads * l->head_size;
+    const Py_ssize_t hidden = l->hidden, intermediate = l->intermediate;
+    const Py_ssize_t shapes[PRODUCTS][2] = {{queries, hidden}, {keys, hidden},         {keys, hidden},
+                                            {hidden, queries}, {intermediate, hidden}, {intermediate, hidden},
+                                            {hidden, intermediate}};
+    for (int i = 0; i < PRODUCTS; i++) {
+        if (p[i].out != shapes[i][0] || p[i].in != shapes[i][1]) {
+            return fail_layer("weights");
+        }
+        if (check_product(&p[i]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Parse (products, norms, sizes, rotary), as `layer` documents them, and check that they fit the layer, of which tokens,
+   x, y and threads are set. `chunk_tokens` and the rows of the products are left to the caller. Returns -1 with an
+   error set; `arrays` are to be released in any case. */
+static int
+take_layer(Layer *l, LayerArrays *arrays, PyObject *parts)
+{
+    PyObject *pairs[PRODUCTS], *norms[NORMS];
+    unsigned long long cosines, sines;
+    if (!PyArg_ParseTuple(parts, "(OOOOOOO)(OOOO)(nnnf)(KKn)", &pairs[0], &pairs[1], &pairs[2], &pairs[3], &pairs[4],
+                          &pairs[5], &pairs[6], &norms[0], &norms[1], &norms[2], &norms[3], &l->heads, &l->key_heads,
+                          &l->head_size, &l->epsilon, &cosines, &sines, &l->rotary_dim)) {
+        return -1;
+    }
+    if (l->tokens < 1 || l->tokens > MAX_TOKENS) {
+        return fail_layer("rows");
+    }
+    if (check_heads(l->heads, l->key_heads, l->head_size) < 0) {
+        return -1;
+    }
+    if (l->rotary_dim < 0 || l->rotary_dim % 2 != 0 || l->rotary_dim > l->head_size || cosines == 0 || sines == 0) {
+        return fail_layer("positions");
+    }
+    l->cosines = (const float *)(uintptr_t)cosines, l->sines = (const float *)(uintptr_t)sines;
+    for (int i = 0; i < PRODUCTS; i++) {
+        PyObject *weight, *bias;
+        l->products[i] = (Product){.rows = 1, .threads = l->threads, .x = l->x, .y = l->y};
+        if (!PyArg_ParseTuple(pairs[i], "OO", &weight, &bias) ||
+            take_weight(&l->products[i], &arrays->weights[i], &arrays->biases[i], weight, bias) < 0) {
+            return -1;
+        }
+    }
+    l->hidden = l->products[QUERY].in, l->intermediate = l->products[GATE].out;
+    if (check_sizes(l) < 0) {
+        return -1;
+    }
+    for (int i = 0; i < NORMS; i++) {
+        if (norms[i] == Py_None && i >= OF_QUERIES) {
+            continue;
+        }
+        if (take(&arrays->norms[i], "norm", norms[i], 1, 0, "f") < 0) {
+            return -1;
+        }
+        if (arrays->norms[i].shape[0] != (i < OF_QUERIES ? l->hidden : l->head_size)) {
+            return fail_layer("norms");
+        }
+        l->norms[i] = arrays->norms[i].buf;
+    }
+    return 0;
+}
+
+static void
+release_layer(LayerArrays *arrays)
+{
+    for (int i = 0; i < PRODUCTS; i++) {
+        PyBuffer_Release(&arrays->weights[i]);
+        PyBuffer_Release(&arrays->biases[i]);
+    }
+    for (int i = 0; i < NORMS; i++) {
+        PyBuffer_Release(&arrays->norms[i]);
+    }
+}
 
 /* Check that the rows cover all tokens of the pass, and that these fit into their buffers, which have a slot to
    spare. */

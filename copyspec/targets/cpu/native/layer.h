@@ -53,37 +53,27 @@ typedef struct {
 extern const LayerKernel AVX512_LAYER, AVX2_LAYER;
 #endif
 
-/* Arrays that a call reads from, to be released. */
-typedef struct {
-    Py_buffer weights[PRODUCTS], biases[PRODUCTS], norms[NORMS];
-} LayerArrays;
-
-/* Parse (products, norms, sizes, rotary), as `layer` documents them, and check that they fit the layer, of which tokens,
-   x, y and threads are set. `chunk_tokens` and the rows of the products are left to the caller. Returns -1 with an
-   error set; `arrays` are to be released in any case. */
-int take_layer(Layer *layer, LayerArrays *arrays, PyObject *parts);
-void release_layer(LayerArrays *arrays);
-
-/* Raise ValueError; returns -1. */
-int fail_layer(const char *what);
-
-/* Run a function of the threads on `argument`. Thread `number` of `count` takes the items first_of .. last_of - 1 of
-   `all`. */
-typedef struct {
-    int number, count;
-} Share;
-
-int layer_threads(int wanted);
-void run_layer_threads(void (*run)(void *), void *argument, int threads);
-Share own_share(int threads);
-Py_ssize_t first_of(Share share, Py_ssize_t all);
-Py_ssize_t last_of(Share share, Py_ssize_t all);
-void barrier(Share share);
-void multiply_share(const Product *products, int count, Share share);
+/* The token of the pass behind the row's last one. */
+static inline Py_ssize_t
+end_of(const Layer *l, const Row *row)
+{
+    return row + 1 < l->table + l->batch ? (Py_ssize_t)row[1].first : l->tokens;
+}
 
 /* The first token of a row that is computed now, and how many of its tokens are. */
-Py_ssize_t first_in(const Layer *layer, const Row *row);
-Py_ssize_t count_in(const Layer *layer, const Row *row);
+static inline Py_ssize_t
+first_in(const Layer *l, const Row *row)
+{
+    return row->first > l->chunk_start ? (Py_ssize_t)row->first : l->chunk_start;
+}
+
+static inline Py_ssize_t
+count_in(const Layer *l, const Row *row)
+{
+    const Py_ssize_t last = l->chunk_start + l->chunk_tokens, end = end_of(l, row);
+    const Py_ssize_t count = (end < last ? end : last) - first_in(l, row);
+    return count > 0 ? count : 0;
+}
 
 /* The function of the module that computes layers. */
 PyObject *run_layer(PyObject *module, PyObject *args);

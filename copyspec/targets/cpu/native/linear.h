@@ -54,9 +54,6 @@ extern void (*wait_for_threads)(void); /* a barrier of all threads of the region
 
 #if HAS_KERNELS
 extern const Kernel AVX512_KERNEL, AVX2_KERNEL;
-/* The parts of these for packed weights. */
-void avx512_multiply_packed(const Product *product, Py_ssize_t first, Py_ssize_t last);
-void avx2_multiply_packed(const Product *product, Py_ssize_t first, Py_ssize_t last);
 #endif
 
 #endif
