@@ -118,7 +118,7 @@ class PlainRow:
     """One row, run through the model's own methods for preparing inputs."""
 
     def __init__(self, target: PlainTarget, prompt: Sequence[int]) -> None:
-        self._model, self._facts, self._supports_drafts = target.model, target.facts, target.supports_drafts
+        self._model, self._supports_drafts = target.model, target.supports_drafts
         self._generation: Any = target.model  # typed Any, since its type does not show GenerationMixin's methods
         self._prompt = list(prompt)
         self._ids = torch.empty((1, 0), dtype=torch.long, device=target.facts.device)

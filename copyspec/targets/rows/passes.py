@@ -142,15 +142,6 @@ class Buffers:
         self.make_room(stop)
         self.keys[:, start:stop], self.values[:, start:stop] = keys, values
 
-    def read(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copy slots start .. stop - 1, [H, n, D]."""
-        return self.keys[:, start:stop].clone(), self.values[:, start:stop].clone()
-
-    def move(self, sources: torch.Tensor, start: int) -> None:
-        """Copy slots `sources` [n] to `start` and the following slots; all reads precede the writes."""
-        for buffer in (self.keys, self.values):
-            buffer[:, start : start + len(sources)] = buffer.index_select(1, sources)
-
 
 @dataclass(slots=True, eq=False)
 class RowCache:
@@ -178,7 +169,8 @@ class RowCache:
             if device not in by_device:
                 index = torch.tensor(sources, device="cpu")
                 by_device[device] = index.to(device, non_blocking=device.type == "cuda")
-            buffers.move(by_device[device], start)
+            for buffer in (buffers.keys, buffers.values):  # all reads precede the writes
+                buffer[:, start : start + len(sources)] = buffer.index_select(1, by_device[device])
 
     def fill(self, pieces: Sequence[Layers]) -> None:
         """Begin the row with these pieces."""
@@ -191,8 +183,11 @@ class RowCache:
 
     def read(self, start: int, stop: int) -> Layers:
         """Copy the keys and values in slots start .. stop - 1, [H, n, D]; None for layers without keys of their own."""
-        count = 1 + max(self.layers, default=-1)
-        return [self.layers[number].read(start, stop) if number in self.layers else None for number in range(count)]
+        layers = map(self.layers.get, range(1 + max(self.layers, default=-1)))
+        return [
+            None if layer is None else (layer.keys[:, start:stop].clone(), layer.values[:, start:stop].clone())
+            for layer in layers
+        ]
 
 
 class Attention(Protocol):

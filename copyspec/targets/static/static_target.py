@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, cast
 from weakref import proxy
 
@@ -188,10 +188,8 @@ class StaticTarget:
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(masked_attention(self.model, self.facts.configs, self._attention()))
-            stack.enter_context(fused(self._fused))
-            stack.enter_context(without_cudnn_attention(self.facts.device))
+        attention = masked_attention(self.model, self.facts.configs, self._attention())
+        with attention, fused(self._fused), without_cudnn_attention(self.facts.device):
             yield
 
     def _wants_tree_attention(self) -> bool:

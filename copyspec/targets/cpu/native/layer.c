@@ -317,7 +317,7 @@ check_sizes(Layer *l)
     return 0;
 }
 
-/* Parse (products, norms, sizes, rotary), as `layer` documents them, and check that they fit the layer, of which tokens,
+/* Parse (products, norms, sizes, rotary), as ../_linear.pyi documents them, and check that they fit the layer, of which tokens,
    x, y and threads are set. `chunk_tokens` and the rows of the products are left to the caller. Returns -1 with an
    error set; `arrays` are to be released in any case. */
 static int
@@ -400,15 +400,6 @@ check_rows(const Layer *l)
     }
     return 0;
 }
-
-const char layer_doc[] =
-    "layer(y, x, tokens, parts, scaling, rows, threads)\n\n"
-    "Writes the output of a Llama-style decoder layer, [tokens, hidden] of float32, to the address y; x is the "
-    "address of its input. parts: (products, norms, sizes, rotary); products: (weight, bias) of queries, keys, values, "
-    "output, gate, up and down; norms: weights of the two RMSNorms, and those of queries and keys or None; sizes: "
-    "(heads, key heads, head size, epsilon); rotary: (address of cosines, of sines, rotary_dim). rows: int64 "
-    "[rows, 7]: first token, address of keys, of values, capacity, slots before the pass, slots after it, address of a "
-    "mask [tokens of the row, slots] or 0.";
 
 PyObject *
 run_layer(PyObject *Py_UNUSED(module), PyObject *args)

@@ -77,6 +77,5 @@ count_in(const Layer *l, const Row *row)
 
 /* The function of the module that computes layers. */
 PyObject *run_layer(PyObject *module, PyObject *args);
-extern const char layer_doc[];
 
 #endif

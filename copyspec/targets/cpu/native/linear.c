@@ -309,26 +309,14 @@ lacks_palettes(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(args))
     return PyBool_FromLong(lacks);
 }
 
-PyDoc_STRVAR(linear_doc, "linear(y, x, rows, weight, bias, threads)\n\n"
-                         "Writes x W^T + b, [rows, n], to the address y; x is the address of [rows, k]. Numbers are "
-                         "float32; weight may be packed, and bias None.");
-PyDoc_STRVAR(pack_doc, "pack(packed, weight)\n\n"
-                       "Writes weights, [n, k], into packed, [n, k / 2] of uint32, and returns True, or returns False "
-                       "if one of them is no bfloat16.");
-PyDoc_STRVAR(holds_doc, "holds(packed, weight)\n\n"
-                        "Whether packed still holds weight, judged by some of its numbers.");
-PyDoc_STRVAR(palettes_doc, "lacks_palettes()\n\n"
-                           "Whether this processor announces AMX tiles without a palette, so that their use is fatal.");
-PyDoc_STRVAR(instructions_doc, "instructions()\n\n"
-                               "Those of this processor that are used; \"\" where it has none.");
-
+/* Documented in ../_linear.pyi. */
 static PyMethodDef methods[] = {
-    {"linear", linear, METH_VARARGS, linear_doc},
-    {"layer", run_layer, METH_VARARGS, layer_doc},
-    {"pack", pack, METH_VARARGS, pack_doc},
-    {"holds", holds, METH_VARARGS, holds_doc},
-    {"lacks_palettes", lacks_palettes, METH_NOARGS, palettes_doc},
-    {"instructions", instructions, METH_NOARGS, instructions_doc},
+    {"linear", linear, METH_VARARGS, NULL},
+    {"layer", run_layer, METH_VARARGS, NULL},
+    {"pack", pack, METH_VARARGS, NULL},
+    {"holds", holds, METH_VARARGS, NULL},
+    {"lacks_palettes", lacks_palettes, METH_NOARGS, NULL},
+    {"instructions", instructions, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
