@@ -4,7 +4,7 @@ Most of PyTorch's operators do so: sums and norms over the numbers of a token, e
 transformers' recurrences of a batch of single tokens. Two kinds do not. Matrix products sum in another order for
 several rows than for one. Activations compute the numbers at the end of a tensor, or of one thread's part of it, that
 fill no vector by another formula than the others, so that the bits of a number depend on where it stands. These are
-replaced while a pass runs. What attends is called token by token (`hooks.row_attention`).
+replaced while a pass runs. What attends is called token by token (`eager.row_attention`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recognises decoder layers that compute what Llama's do, by their class and parts, for `layers.py` and
+"""Recognises decoder layers that compute what Llama's do, by their class and parts, for `cpu/layers.py` and
 `static/fused_layers.py`, which compute them in fewer steps."""
 
 from __future__ import annotations

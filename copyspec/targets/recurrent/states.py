@@ -1,7 +1,7 @@
 """States of recurrent layers, row by row and node by node, so that rejected drafts leave no trace in them.
 
 In a pass, each module that keeps a state (a gated delta rule, Mamba, a short convolution) reads the uncached tokens as
-it does in plain decoding, and takes the nodes of the draft trees all at once (`hooks.tree_mixers`); `keep` makes the
+it does in plain decoding, and takes the nodes of the draft trees all at once (`tree_mixers`); `keep` makes the
 state after the accepted node. A module that writes its state in another way, or whose forward a program has replaced,
 takes the nodes level by level, as single tokens that each start from the state of their parent; these states are kept
 until one is chosen. So trees are verified like those of attention, and a row's state is what plain decoding computes

@@ -2,7 +2,7 @@
 
 The tokens of a pass are given to a mixer as a batch of single tokens, so that it computes in its own way what needs no
 other token. Its short convolution reads the last inputs of a path, and its recurrence, if it has one, is that of
-`hooks.recurrences`.
+`recurrences`.
 """
 
 from __future__ import annotations

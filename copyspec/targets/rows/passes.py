@@ -191,7 +191,7 @@ class RowCache:
 
 
 class Attention(Protocol):
-    """What attends to the rows' own buffers in a pass (`hooks.row_attention`)."""
+    """What attends to the rows' own buffers in a pass (`eager.row_attention`)."""
 
     def wrote(self, number: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Record that a layer was given back these keys and values, [1, H, T, D], after its rows' buffers were

@@ -54,7 +54,7 @@ class Shape(NamedTuple):
     """Whether tokens attend to the keys of their paths in the order of positions, each as a unit of its own, so that
     the sums of a node are those of the same token in plain decoding."""
     layers: tuple[int, ...] = ()
-    """Whose inputs the pass keeps, `states.LAST` for the output head: for drafters that read hidden states."""
+    """Whose inputs the pass keeps, `base.LAST` for the output head: for drafters that read hidden states."""
 
     @property
     def words(self) -> int:
