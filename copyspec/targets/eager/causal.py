@@ -27,6 +27,7 @@ from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.hooks.recurrence import State, special_layers
 from copyspec.targets.hooks.states import HiddenStates, hidden_states
 from copyspec.targets.model.facts import ModelFacts, read_device, read_dtype, read_facts, training_error
+from copyspec.targets.model.generation import first_tokens
 from copyspec.targets.model.limits import encoder_length
 from copyspec.targets.recurrent.states import RecurrentStates, add_layers
 from copyspec.targets.rows.passes import Pass, PassCache, RowCache, check_rows, lay_out
@@ -66,18 +67,17 @@ Rows = Sequence[Sequence[int]]
 class WrappedModel(ABC):
     """A model with its facts. It may be moved to another device or dtype between sessions, so these are reread."""
 
-    keeps_states = False
+    supports_drafts, keeps_states = True, False
 
     def __init__(self, model: PreTrainedModel, facts: ModelFacts, *, supports_trees: bool = True) -> None:
         """`supports_trees`: False if only chains, one row at a time, match the model's plain logits."""
         self.model = model
         self.supports_trees = supports_trees
+        self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
         self.vocab_size, self.max_length = facts.vocab_size, facts.max_length
         self.layer_parts = special_layers(model)
         self.is_recurrent = any([part.states for part in self.layer_parts])
-        self.attends_by_row = (
-            not self.layer_parts and not model.config.is_encoder_decoder and attends_by_interface(model)
-        )
+        self.attends_by_row = not self.layer_parts and not self.is_encoder_decoder and attends_by_interface(model)
         """Whether attention in a pass over several rows is computed row by row; False once a layer turned out not to
         call it as this needs."""
         self.is_exact = False
@@ -117,11 +117,15 @@ class WrappedModel(ABC):
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         """Open a session with one row per prompt. Raises ValueError for a model in training mode."""
 
+    def start(self, prompt: Sequence[int]) -> list[int]:
+        """See `Target`."""
+        return first_tokens(self.model) if self.is_encoder_decoder else list(prompt)
+
     def prepare(self) -> None:
         """Make sure that rows may join: called before each does. Raises ValueError for a model in training mode."""
         if self.model.training:
             raise training_error(self.model)
-        if not self.model.config.is_encoder_decoder and self.linears.counts:  # else no layer uses the module
+        if not self.is_encoder_decoder and self.linears.counts:  # else no layer uses the module
             self.linears.check()
 
     @property
@@ -422,8 +426,7 @@ class TreeSession(ABC):
 class CausalTarget(WrappedModel):
     """A decoder-only model. `supports_trees` is False if only chains, one row at a time, match its plain logits."""
 
-    supports_drafts = keeps_states = True
-    is_encoder_decoder = False
+    keeps_states = True
     _was_tried = False
 
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
@@ -453,9 +456,6 @@ class CausalTarget(WrappedModel):
             reason = str(error)
         logger.warning("%s has no exact mode: %s", type(self.model).__name__, reason)
         return False
-
-    def start(self, prompt: Sequence[int]) -> list[int]:
-        return list(prompt)
 
 
 class CausalSession(TreeSession):

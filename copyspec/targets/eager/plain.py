@@ -19,7 +19,6 @@ import torch
 
 from copyspec.targets.base import Scores
 from copyspec.targets.eager.causal import WrappedModel, only_chain
-from copyspec.targets.eager.seq2seq import first_tokens
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.step import next_arguments
 from copyspec.targets.model.facts import training_error
@@ -49,17 +48,10 @@ class PlainTarget(WrappedModel):
         super().__init__(model, facts, supports_trees=False)
         self.supports_drafts = supports_drafts
 
-    @property
-    def is_encoder_decoder(self) -> bool:
-        return bool(self.model.config.is_encoder_decoder)
-
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         if self.model.training:
             raise training_error(self.model)
         return PlainSession(self, prompts)
-
-    def start(self, prompt: Sequence[int]) -> list[int]:
-        return first_tokens(self.model) if self.is_encoder_decoder else list(prompt)
 
 
 class _Draft(NamedTuple):

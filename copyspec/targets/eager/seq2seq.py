@@ -17,8 +17,6 @@ from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.rows.passes import RowCache, computed_cache
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from copyspec.targets.base import Session
 
 Layer = tuple[torch.Tensor, torch.Tensor]
@@ -27,14 +25,8 @@ Layer = tuple[torch.Tensor, torch.Tensor]
 class Seq2SeqTarget(WrappedModel):
     """An encoder-decoder model. `supports_trees` is False if only chains, one row at a time, match its plain logits."""
 
-    supports_drafts = True
-    is_encoder_decoder = True
-
     def open(self, prompts: Sequence[Sequence[int]], new_tokens: int = 0, *, keeps_states: bool = False) -> Session:
         return Seq2SeqSession(self, prompts, new_tokens)
-
-    def start(self, prompt: Sequence[int]) -> list[int]:
-        return first_tokens(self.model)
 
 
 @dataclass(slots=True, eq=False)
@@ -144,18 +136,6 @@ class Seq2SeqSession(TreeSession):
             visible[first:last, begin : begin + size] = True
             begin += size
         return facts.additive(torch.from_numpy(visible[None, None]))
-
-
-def first_tokens(model: PreTrainedModel) -> list[int]:
-    """The decoder's start token, chosen as in `generate`; the prompt goes to the encoder."""
-    for config in (model.generation_config, model.config):
-        token = getattr(config, "decoder_start_token_id", None)
-        token = getattr(config, "bos_token_id", None) if token is None else token
-        if token is not None:
-            return [int(token)]
-    raise ValueError(
-        f"{type(model).__name__} names no first decoder token; set generation_config.decoder_start_token_id"
-    )
 
 
 def _joined(layers: Sequence[Layer]) -> Layer:

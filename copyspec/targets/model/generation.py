@@ -83,3 +83,15 @@ def settings(model: PreTrainedModel, *, new_tokens: int = 1, **options: object) 
         token_healing=False,
         **options,
     )
+
+
+def first_tokens(model: PreTrainedModel) -> list[int]:
+    """The decoder's start token, chosen as in `generate`; the prompt goes to the encoder."""
+    for config in (model.generation_config, model.config):
+        token = getattr(config, "decoder_start_token_id", None)
+        token = getattr(config, "bos_token_id", None) if token is None else token
+        if token is not None:
+            return [int(token)]
+    raise ValueError(
+        f"{type(model).__name__} names no first decoder token; set generation_config.decoder_start_token_id"
+    )
