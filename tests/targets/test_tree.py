@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from copyspec.options import StaticOptions
 from copyspec.targets import wrap
-from copyspec.targets.base import Scores
-from copyspec.tree import EMPTY
+from copyspec.targets.base import LAST, Scores
+from copyspec.tree import EMPTY, ROOT, DraftTree
 from tests.helpers import models
 from tests.helpers.trees import Rows, alone, fingerprint, random_tree
 
@@ -206,3 +207,31 @@ def test_a_row_whose_numbers_overflow_spoils_no_other(name: str, spoilt: int, op
 
 
 BROKEN = 1  # which is in no random text
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mpt", "t5", "bart"])
+def test_chains_of_several_rows_score_as_in_a_joint_pass(name: str) -> None:
+    """With their hidden states, after prompts in pieces, and after rows have left and joined."""
+    model = models.tiny(name)
+    joint: Any = wrap(model)
+    apart = type(joint)(model, joint.facts, supports_trees=False)
+    prompts = [models.random_ids(9), models.random_ids(4)]
+    sessions: Any = [target.open(prompts) for target in (joint, apart)]
+    trees = [DraftTree([5, 6, 7], [ROOT, 0, 1]), DraftTree([8], [ROOT])]
+    uncached = [joint.start(prompt) for prompt in prompts]
+    for step in range(4):
+        (scores, states), (others, other_states) = (
+            session.score_with_states(uncached, trees, ()) for session in sessions
+        )
+        for row in range(2):
+            torch.testing.assert_close(others[row], scores[row], atol=TOLERANCE, rtol=0)
+            theirs, ours = (of_rows[row][LAST][-1 - len(trees[row]) :] for of_rows in (states, other_states))
+            torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=0)
+        for session in sessions:
+            session.keep([[0, 1], []])
+            if step == 1:
+                session.select([1])
+                session.add(prompts[:1])
+            session.prefill_chunk = 4
+        assert sessions[0].lengths == sessions[1].lengths
+        uncached = [models.random_ids(11), models.random_ids(2) if step != 1 else joint.start(prompts[0])]
