@@ -164,7 +164,7 @@ def measure_walks(model: Any, drafted: int, temperature: float) -> tuple[list[fl
     from copyspec.drafters.predictors.head_weights import RecurrentHead
     from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
     from copyspec.options import SamplingOptions
-    from copyspec.targets.hooks.states import LAST
+    from copyspec.targets.base import LAST
     from copyspec.tree import EMPTY
 
     class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]

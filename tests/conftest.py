@@ -19,8 +19,6 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
-
     from copyspec import Engine
     from copyspec.budget import Budget, CostModel
     from copyspec.drafters.predictors.ngrams import NGrams, WordNGrams
@@ -59,8 +57,7 @@ def pytest_collection() -> None:
     import torch
 
     from copyspec.engine.logits import language
-    from copyspec.targets.hooks.onednn import avoid_missing_tiles
-    from copyspec.targets.selftest import sibling
+    from copyspec.targets.cpu.compiled import avoid_missing_tiles
 
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):  # pytest itself has followed them by now
         os.environ.pop(name, None)
@@ -71,20 +68,7 @@ def pytest_collection() -> None:
     language.MAX_KEPT = 8  # the suite uses more tokenizers than a program
     language.NGrams = _ngrams  # type: ignore[assignment, misc]
     language.WordNGrams = SimpleNamespace(read=cache(language.WordNGrams.read))  # type: ignore[assignment, misc]
-    sibling.small_config = _of_no_folder(sibling.small_config)
     gc.disable()  # until all tests are imported: it would visit the same objects again and again
-
-
-def _of_no_folder(made: Callable[[PreTrainedModel], PreTrainedConfig]) -> Callable[[PreTrainedModel], PreTrainedConfig]:
-    """Small configurations without the folder that a model was loaded from: tests save each in a folder of its own, and
-    the self-test, which is kept for each configuration, takes seconds."""
-
-    def small_config(model: PreTrainedModel) -> PreTrainedConfig:
-        config = made(model)
-        config._name_or_path = ""
-        return config
-
-    return small_config
 
 
 def _ngrams(words: WordNGrams, encode: Any, vocab_size: int) -> NGrams:
@@ -114,7 +98,7 @@ def steady_drafts() -> Iterator[None]:
 def compiled_layers_are_entered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None] | None:
     """Fail where transformers calls its layers in a way that leaves out the compiled ones, which is slower in silence
     but for a line in the log. Returns what happens outside of tests."""
-    if (linears := sys.modules.get("copyspec.targets.linears")) is None:
+    if (linears := sys.modules.get("copyspec.targets.cpu.linears")) is None:
         return None
     gives_up: Callable[..., None] = linears.FastLinears._give_up_layers
 

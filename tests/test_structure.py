@@ -268,6 +268,37 @@ def test_the_engine_stands_in_rooms() -> None:
     assert up == []
 
 
+TARGETS: dict[str, set[str]] = {
+    "base": set(),
+    "hooks": {"base"},
+    "model": {"hooks"},
+    "rows": {"hooks", "model"},
+    "selftest": {"base", "hooks", "model"},
+    "cpu": {"hooks", "rows"},
+    "recurrent": {"cpu", "hooks", "rows"},
+    "eager": {"base", "cpu", "hooks", "model", "recurrent", "rows"},
+    "static": {"base", "hooks", "model", "recurrent", "rows", "selftest"},
+    "dispatch": {"base", "eager", "hooks", "model", "selftest", "static"},
+}
+"""What the units of `targets/` import of each other, from the lowest floor to the highest. The runners, `eager` and
+`static`, do not know each other."""
+
+
+def test_the_units_of_targets_import_each_other_in_one_direction() -> None:
+    def unit(name: str) -> str:
+        return name.split(".")[2]
+
+    inside = {name: others for name, others in graph().items() if name.startswith("copyspec.targets.")}
+    arrows: dict[str, set[str]] = {unit(name): set() for name in inside}
+    for name, others in inside.items():
+        arrows[unit(name)] |= {unit(other) for other in others if other in inside} - {unit(name)}
+    assert arrows == TARGETS
+    floors: dict[str, int] = {}
+    for name, below in TARGETS.items():  # a KeyError: it imports one that stands above it
+        floors[name] = 1 + max((floors[other] for other in below), default=0)
+    assert len(TARGETS) <= 12 and max(floors.values()) <= 8
+
+
 def test_no_file_lies_loose() -> None:
     """Beside what all rooms speak of, `copyspec/` holds rooms only."""
     loose = {path.stem for path in (ROOT / "copyspec").glob("*.py")}

@@ -22,7 +22,8 @@ from copyspec.budget import Budget
 from copyspec.drafters.base import ScoredDraft
 from copyspec.drafters.custom import DraftContext
 from copyspec.drafters.predictors.base import walked
-from copyspec.targets.hooks.states import LAST, hidden_states
+from copyspec.targets.base import LAST
+from copyspec.targets.hooks.states import hidden_states
 from copyspec.tree import DraftTree
 from training.chat_requests import Requests
 from training.runs import check_settings, save_tensors

@@ -17,7 +17,7 @@ from copyspec.drafters import create
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets.base import Target
-from copyspec.targets.generation import settings
+from copyspec.targets.model.generation import settings
 from kit.architectures import TIE
 
 LENGTHS = (3, 14, 40, 27, 6, 52, 9)

@@ -33,7 +33,7 @@ from copyspec.decoding.requests import Request
 from copyspec.options import DraftOptions, SamplingOptions, StaticOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
-from copyspec.targets.scores import Scores
+from copyspec.targets.base import Scores
 from copyspec.targets.static.layout import Shape
 from copyspec.targets.static.running import ProgramRunner
 from copyspec.targets.static.settings import size_of

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.gpu.exact_mode import cases
 from benchmarks.speed.methods import LOOKUP_TOKENS, synchronise
-from copyspec.targets.facts import forward_arguments
-from copyspec.targets.hooks.caches import cache_argument
+from copyspec.targets.hooks.modules import cache_argument
+from copyspec.targets.model.facts import forward_arguments
 from kit.reporting import generate_padded, without_cudnn_attention, write_json
 
 if TYPE_CHECKING:

@@ -35,8 +35,7 @@ from copyspec.decoding.meter import costs_on
 from copyspec.decoding.requests import Request
 from copyspec.drafters import create
 from copyspec.options import DraftOptions, SamplingOptions
-from copyspec.targets.base import Session
-from copyspec.targets.scores import Scores
+from copyspec.targets.base import Scores, Session
 from copyspec.targets.static.settings import MAX_PADDED, PREFILL_TOKENS, RARE, WARM_PASSES, size_of
 from copyspec.tree import DraftTree
 from kit import places

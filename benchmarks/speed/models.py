@@ -13,9 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from copyspec.models.loading import resolve_name
 from copyspec.models.pretrained import Pretrained
-from copyspec.targets.base import Session, Target
-from copyspec.targets.hooks.states import RowStates
-from copyspec.targets.scores import Scores
+from copyspec.targets.base import RowStates, Scores, Session, Target
 from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from torch import nn
 import copyspec
 from copyspec.targets import wrap
 from copyspec.targets.base import Session, Target
-from copyspec.targets.causal import WrappedModel
-from copyspec.targets.linears import FastLinears
+from copyspec.targets.cpu.linears import FastLinears
+from copyspec.targets.eager.causal import WrappedModel
 from copyspec.tree import ROOT, DraftTree
 from copyspec.verification.picking import best_picks
 from kit.reporting import machine, ratio, write_json

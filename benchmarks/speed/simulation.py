@@ -25,8 +25,7 @@ from copyspec.drafters.base import Drafter
 from copyspec.drafters.predictors.ngrams import KEY_BITS, KEY_MASK, ORDERS, NGrams, context
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
-from copyspec.targets.base import Session, Target
-from copyspec.targets.scores import Scores
+from copyspec.targets.base import Scores, Session, Target
 from copyspec.tree import DraftTree
 
 

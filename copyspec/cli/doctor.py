@@ -84,7 +84,7 @@ def _drafting() -> str:
 
 def _linear_layers() -> str:
     """Which instructions multiply a few tokens on a CPU: the C module's, or torch's kernels."""
-    from copyspec.targets.linears import instructions, is_there
+    from copyspec.targets.cpu.linears import instructions, is_there
 
     if not is_there():
         return f"torch's own, slower for few tokens on a CPU: {NOT_COMPILED}"

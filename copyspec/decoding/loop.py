@@ -19,10 +19,8 @@ from copyspec.decoding.picks import pick, rescored
 from copyspec.decoding.requests import CANCELLED, Finish, Request, StepOutput
 from copyspec.decoding.row import Row
 from copyspec.options import CHEAP_NODES, MOST_NODES, START_NODES, DraftOptions
-from copyspec.targets.base import Session, Target
+from copyspec.targets.base import RowStates, Scores, Session, Target
 from copyspec.targets.hooks.inference import inference_mode
-from copyspec.targets.hooks.states import RowStates
-from copyspec.targets.scores import Scores
 from copyspec.tree import COMPILED, EMPTY, ROOT, DraftTree
 from copyspec.verification.picking import best_picks
 
@@ -146,6 +144,7 @@ class Batch:
     rows: list[Row] = field(default_factory=list)
     _session: Session | None = None
     _times: PassTimes = field(default_factory=PassTimes)
+    _nodes: int = 0  # draft nodes of the last pass
     _reach: int = START_NODES  # draft nodes that a row may ask for
     _pauses: bool = False  # whether the next pass is made without drafts, to learn what it costs
     _launched: _Launched | None = None
@@ -183,10 +182,8 @@ class Batch:
         count = sum([len(row.uncached) for row in rows])
         reads = count > len(rows) or self._times.passes == rows[0].meter.before.passes
         fills_prefixes = any([row.model_state is not None for row in rows])
-        # Rows that do not read may draft beside prompts.
-        room = session.most_tokens // 4 if any([row.drafts and len(row.uncached) == 1 for row in rows]) else 0
-        if count > session.most_tokens - room or (fills_prefixes and any([row.stops for row in rows])):
-            rows, reading, count = self._in_pieces(session.most_tokens - room)
+        if count + self._nodes > session.most_tokens or (fills_prefixes and any([row.stops for row in rows])):
+            rows, reading, count = self._in_pieces(session.most_tokens - min(self._nodes, session.most_tokens // 4))
         read = [len(row.uncached) > 1 for row in rows]
         is_first = reads and (all(read) or count == len(rows))
         if fills_prefixes:
@@ -274,7 +271,7 @@ class Batch:
         if launched.reads and any([row.model_state is not None for row in self.rows]):
             chosen = [*launched.read, reading is not None and bool(reading[0].stops)]
             reuse.store(self.rows[: len(kept_paths)], session, target, chosen)
-        nodes = sum([len(tree.tokens) for tree in trees])
+        self._nodes = nodes = sum([len(tree.tokens) for tree in trees])
         # A pass on a CPU has ended when `score` returns.
         overlapped = launched.bookkept - launched.launched if scores.logits.is_cpu else 0.0
         seconds, times = sampled - launched.drafted - overlapped, self._times

@@ -17,8 +17,7 @@ import torch
 
 from copyspec.decoding.row import Row
 from copyspec.drafters.base import Riders, ScoredDraft
-from copyspec.targets.hooks.states import RowStates
-from copyspec.targets.scores import Scores
+from copyspec.targets.base import RowStates, Scores
 from copyspec.tree import ROOT, DraftTree
 from copyspec.verification.noise import noise_of, position_keys
 from copyspec.verification.picking import Picker, Picks, ScoredPicks, best_picks

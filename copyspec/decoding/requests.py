@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from copyspec.decoding.divergence import Divergence
     from copyspec.decoding.stats import Stats
     from copyspec.drafters.base import Drafter
-    from copyspec.targets.prefixes import Layers, Past, PrefixCache
+    from copyspec.targets.rows.prefixes import Layers, Past, PrefixCache
     from copyspec.verification.margins import Margin
     from copyspec.verification.rule import Rescorer, Rule
 

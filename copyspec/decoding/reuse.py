@@ -13,7 +13,7 @@ from copyspec.common.sequences import common_prefix
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.hooks.recurrence import limits_prompts
-from copyspec.targets.prefixes import BLOCK_TOKENS, Prefix, PrefixCache, PrefixSession
+from copyspec.targets.rows.prefixes import BLOCK_TOKENS, Prefix, PrefixCache, PrefixSession
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from copyspec.budget import Budget
-from copyspec.targets.hooks.states import LAST, RowStates
+from copyspec.targets.base import LAST, RowStates
 from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from copyspec.options import StaticOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import UnsupportedModelError
 from copyspec.targets.hooks.attention import restore_after_interrupt
-from copyspec.targets.limits import trained_length
-from copyspec.targets.locks import lock_of
-from copyspec.targets.prefixes import PrefixCache
+from copyspec.targets.model.limits import trained_length
+from copyspec.targets.model.locks import lock_of
+from copyspec.targets.rows.prefixes import PrefixCache
 from copyspec.targets.static.static_target import StaticTarget
 from copyspec.text.chat import check_variables
 from copyspec.text.codec import PROBE, Codec

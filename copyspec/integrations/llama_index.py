@@ -42,7 +42,7 @@ from pydantic import PrivateAttr
 from copyspec import Engine, agenerate
 from copyspec.pipelines.models import chat_option, engine_and_options
 from copyspec.retrievers import Passage, Retriever
-from copyspec.targets.limits import trained_length
+from copyspec.targets.model.limits import trained_length
 
 UNKNOWN_WINDOW = 4096
 """Tokens of prompt and output for which LlamaIndex plans if a model names no length, and has no limit."""

@@ -1,7 +1,7 @@
 /* The module `_trees`: operations on draft trees in every forward pass, without Python's time per node.
 
    `is_sound` is the fast check in tree.py's `fault`, `accepted` that in verification/walk.py, `lay_out` is `_fill` of
-   targets/passes.py (and `additive`, where it is given a mask), `lay_out_static` is `_lay_out` of
+   targets/rows/passes.py (and `additive`, where it is given a mask), `lay_out_static` is `lay_out` of
    targets/static/layout.py, `fit_shared` is `_fit_shared` of decoding/loop.py, `in_order` `_in_order` of tree.py, and
    `record` `_record` of decoding/controller.py. They are described there and return the same, bit by bit. Every number
    is checked when it is read, so that no access is outside an array. */

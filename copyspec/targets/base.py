@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 from copyspec.tree import DraftTree
@@ -10,21 +12,53 @@ from copyspec.tree import DraftTree
 if TYPE_CHECKING:
     import torch
 
-    from copyspec.targets.hooks.states import RowStates
-    from copyspec.targets.scores import Scores
-
 
 class UnsupportedModelError(ValueError):
     """The architecture cannot verify drafts, for example because recurrent layers cannot be rolled back."""
 
 
-class Session(Protocol):
-    """The rows of one batch in the target, with their KV caches. Nothing outlives `close`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """The scores of a pass: logits after each row's last uncached token (the root) and after each node of its tree,
+    all rows after each other."""
 
-    @property
-    def lengths(self) -> Sequence[int]:
-        """Number of cached tokens per row. [B]"""
-        ...
+    logits: torch.Tensor  # [N, V], in the model's dtype; rows of `starts` and `sizes` may leave some out
+    starts: Sequence[int]  # [B], index of each row's root; its nodes follow
+    sizes: Sequence[int]  # [B], 1 + nodes of its tree
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[torch.Tensor]) -> Scores:
+        """Of the logits of each row, [1 + m, V]."""
+        import torch  # not before a model is loaded
+
+        sizes = [len(row) for row in rows]
+        logits = rows[0] if len(rows) == 1 else torch.cat(list(rows))
+        return cls(logits, list(accumulate(sizes[:-1], initial=0)), sizes)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, row: int) -> torch.Tensor:
+        """The logits of a row, [1 + m, V]: index 0 is the root, index 1 + i node i."""
+        start = self.starts[row]
+        return self.logits[start : start + self.sizes[row]]
+
+
+LAST = -1
+"""Key for the output head's input, in place of a layer number."""
+
+RowStates = Mapping[int, "torch.Tensor"]
+"""One row's hidden states of one pass, by layer or LAST, [c + m, D] each: at the c last uncached tokens that were
+recorded, and at the tree's m nodes."""
+
+
+class ModelRunner(Protocol):
+    """What runs passes: the tokens of rows and what is cached of them in, scores and hidden states out.
+
+    Two rooms have such: `eager`, where the model's own forward runs, with layers by `cpu` where these are faster, or
+    `generate` step by step; and `static`, where programs of fixed shapes run, which a GPU captures. Neither imports the
+    other; `dispatch` alone knows both.
+    """
 
     @property
     def runner(self) -> str:
@@ -54,8 +88,8 @@ class Session(Protocol):
     def score_with_states(
         self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree], layers: Sequence[int] = ()
     ) -> tuple[Scores, Sequence[RowStates] | None]:
-        """As `score`, but also return each row's hidden states: the inputs of the output head, under `states.LAST`, and
-        of each of `layers`. None in their place where this kind of pass records none."""
+        """As `score`, but also return each row's hidden states: the inputs of the output head, under LAST, and of each
+        of `layers`. None in their place where this kind of pass records none."""
         ...
 
     def score(self, uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]) -> Scores:
@@ -66,6 +100,15 @@ class Session(Protocol):
         first tree share a pass), later the last accepted token (the root). The scores are valid until the next `score`;
         after an error, the session can only be closed. More tokens than the prefill chunk are cached in several passes.
         """
+        ...
+
+
+class Session(ModelRunner, Protocol):
+    """The rows of one batch in the target, with their KV caches. Nothing outlives `close`."""
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Number of cached tokens per row. [B]"""
         ...
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:

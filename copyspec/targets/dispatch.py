@@ -13,14 +13,14 @@ from transformers import PreTrainedModel
 
 from copyspec.options import StaticOptions
 from copyspec.targets.base import Target, UnsupportedModelError
-from copyspec.targets.causal import CausalTarget, training_error
-from copyspec.targets.facts import ATTENTION_KINDS, ModelFacts, forward_arguments, read_facts
+from copyspec.targets.eager.causal import CausalTarget
+from copyspec.targets.eager.plain import PlainTarget
+from copyspec.targets.eager.seq2seq import Seq2SeqTarget
+from copyspec.targets.hooks.modules import is_spread
 from copyspec.targets.hooks.recurrence import RECURRENT_KINDS, is_recurrent, mixers, special_layers
-from copyspec.targets.hooks.spread import is_spread
-from copyspec.targets.limits import rope_limit
-from copyspec.targets.plain import PlainTarget
+from copyspec.targets.model.facts import ATTENTION_KINDS, ModelFacts, forward_arguments, read_facts, training_error
+from copyspec.targets.model.limits import rope_limit
 from copyspec.targets.selftest import checking as selftest
-from copyspec.targets.seq2seq import Seq2SeqTarget
 from copyspec.targets.static.static_target import StaticTarget
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from transformers import (
 
 from copyspec.common.growing_ids import GrowingIds
 from copyspec.options import SamplingOptions
-from copyspec.targets.scores import Scores
+from copyspec.targets.base import Scores
 from copyspec.tree import DraftTree
 from copyspec.verification.margins import why_unpicked
 from copyspec.verification.noise import gumbel

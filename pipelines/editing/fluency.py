@@ -12,7 +12,7 @@ import torch
 from transformers import DynamicCache
 
 from copyspec.models.adapters import LowRank
-from copyspec.targets.hooks.caches import cache_argument
+from copyspec.targets.hooks.modules import cache_argument
 
 if TYPE_CHECKING:
     from copyspec import Engine

@@ -235,8 +235,8 @@ class _Text:
     def __init__(self, pipeline: KNNLM, prompt: list[int], limit: int) -> None:
         from transformers import DynamicCache
 
-        from copyspec.targets.facts import forward_arguments
-        from copyspec.targets.hooks.caches import cache_argument
+        from copyspec.targets.hooks.modules import cache_argument
+        from copyspec.targets.model.facts import forward_arguments
 
         self._pipeline, self._engine, self._start = pipeline, pipeline.engine, len(prompt)
         context = self._engine.max_length

@@ -19,7 +19,7 @@ from copyspec.drafters import create
 from copyspec.options import SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
-from copyspec.targets.passes import BLOCK
+from copyspec.targets.rows.passes import BLOCK
 from tests.helpers.decoded import decoded
 from tests.helpers.fakes import ScriptedDrafter
 from tests.helpers.models import CAUSAL, SEQ2SEQ, VOCAB_SIZE, tiny

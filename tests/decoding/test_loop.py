@@ -477,28 +477,6 @@ def test_prompts_are_read_in_pieces_beside_other_rows(
         assert outcome.stats.num_passes <= len(outcome.tokens), "a pass that reads a part of a prompt is not counted"
 
 
-def test_rows_draft_beside_prompts_however_little_they_drafted_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FakeSession, "most_tokens", 64)
-    monkeypatch.setattr(FakeSession, "computes", staticmethod(lambda tokens: tokens))
-    target, sizes = FakeTarget(VOCAB), list[tuple[int, int]]()
-    score = FakeSession.score
-
-    def seen(session: FakeSession, uncached: Any, trees: Any) -> Any:
-        sizes.append((sum(map(len, uncached)), sum(map(len, trees))))
-        return score(session, uncached, trees)
-
-    writing = Request([1, 2, 3], 60, SamplingOptions())
-    with_script(writing, greedy_reference(target, [1, 2, 3], 60, frozenset()))
-    reading = [Request([4] * 200, 1, SamplingOptions()) for _ in range(3)]
-    monkeypatch.setattr(FakeSession, "score", seen)
-    costs = CostModel(clock=lambda: 1e-3 * len(sizes))  # a pass takes as long with drafts
-    for _ in decode(target, [writing, *reading], DecodeSettings(DraftOptions(8), 4), costs):
-        pass
-    beside = [drafted for read, drafted in sizes[1:] if read > 2]
-    assert len(beside) > 4 and min(beside[:4]) > 0
-    assert all(read + drafted <= 64 for read, drafted in sizes)
-
-
 class Leaver:
     """An owner that leaves once the target has made so many passes."""
 

@@ -15,7 +15,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3Rot
 from copyspec.drafters.predictors.block_layers import BlockLayers
 from copyspec.drafters.predictors.head_files import load_heads
 from copyspec.models.errors import LoadError
-from copyspec.targets.hooks.states import LAST
+from copyspec.targets.base import LAST
 from tests.helpers.models import tiny
 from tests.helpers.pairs import PairRows
 

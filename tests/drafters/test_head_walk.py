@@ -21,7 +21,7 @@ from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
 from copyspec.drafters.predictors.mtp_files import load_mtp
 from copyspec.options import SamplingOptions, StaticOptions
 from copyspec.targets import wrap
-from copyspec.targets.hooks.states import LAST
+from copyspec.targets.base import LAST
 from copyspec.tree import EMPTY, ROOT, DraftTree
 from copyspec.verification.walk import accepted
 from tests.drafters.test_heads import SIZE, STATIC, add_heads, named, plain, plain_outputs, random_heads, rows, run

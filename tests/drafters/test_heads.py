@@ -31,9 +31,8 @@ from copyspec.models.errors import FileError, LoadError
 from copyspec.options import SamplingOptions, StaticOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
-from copyspec.targets.base import Target
+from copyspec.targets.base import LAST, Target
 from copyspec.targets.hooks.modules import output_head
-from copyspec.targets.hooks.states import LAST
 from copyspec.targets.static.settings import WARM_PASSES
 from copyspec.tree import EMPTY, ROOT, DraftTree
 from tests.helpers.cpu_graph import CpuGraph

@@ -19,7 +19,7 @@ from copyspec.drafters.predictors.mtp_layer import CONTEXT, MTP_ACCURACY, TAIL, 
 from copyspec.models.errors import LoadError
 from copyspec.options import StaticOptions
 from copyspec.targets import wrap
-from copyspec.targets.hooks.states import LAST
+from copyspec.targets.base import LAST
 from tests.drafters.test_heads import add_heads, plain, rows, run
 from tests.helpers import mtp
 from tests.helpers.cpu_graph import CpuGraph

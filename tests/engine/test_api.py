@@ -418,7 +418,7 @@ def test_the_default_length_grows_with_the_text_being_edited() -> None:
     from copyspec.engine.drafting.draft_models import DraftModels
     from copyspec.engine.results.spans import Reference
     from copyspec.engine.running.jobs import JobMaker
-    from copyspec.targets.prefixes import PrefixCache
+    from copyspec.targets.rows.prefixes import PrefixCache
     from copyspec.text.codec import Codec
 
     class Endless:

@@ -14,7 +14,7 @@ from torch import nn
 import copyspec
 from copyspec.engine.asking.inputs import CopyEncodings
 from copyspec.targets.hooks.model_state import ModelState
-from copyspec.targets.prefixes import BLOCK_TOKENS, Layers, PrefixCache
+from copyspec.targets.rows.prefixes import BLOCK_TOKENS, Layers, PrefixCache
 from kit import architectures
 from tests.helpers.both_ways import tokenizer
 from tests.helpers.models import BORDER_NAME, LONGROPE, Adapted, random_ids, tiny

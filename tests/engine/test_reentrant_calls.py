@@ -21,8 +21,8 @@ from copyspec.api import _STATE
 from copyspec.engine.drafting.draft_models import DraftModels
 from copyspec.engine.logits import language
 from copyspec.engine.running.scheduler import CLOSE_SECONDS
-from copyspec.targets.detours import detour
 from copyspec.targets.hooks.attention import masked_attention, restore_after_interrupt
+from copyspec.targets.hooks.detours import detour
 from copyspec.targets.hooks.states import hidden_states
 from tests.helpers.texts import byte_level, llama
 

@@ -18,7 +18,7 @@ from copyspec.decoding.requests import Request
 from copyspec.options import SamplingOptions
 from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.hooks.recurrence import mixers
-from copyspec.targets.prefixes import BLOCK_TOKENS, PrefixCache
+from copyspec.targets.rows.prefixes import BLOCK_TOKENS, PrefixCache
 from copyspec.targets.static.static_session import StaticSession
 from kit import architectures
 from tests.helpers.both_ways import tokenizer

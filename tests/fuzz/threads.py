@@ -32,7 +32,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from copyspec import Engine, agenerate
 from copyspec.literature import Pool
-from copyspec.targets.generation import settings
+from copyspec.targets.model.generation import settings
 from copyspec.targets.selftest import checking as selftest
 from kit.architectures import TIE, tiny
 

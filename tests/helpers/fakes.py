@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from copyspec.budget import Budget
-from copyspec.targets.scores import Scores
+from copyspec.targets.base import Scores
 from copyspec.tree import ROOT, DraftTree, Origin, check_tree
 
 DEVICE = torch.device("cpu")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from copyspec.options import StaticOptions
-from copyspec.targets.causal import CausalTarget
-from copyspec.targets.facts import read_facts
+from copyspec.targets.eager.causal import CausalTarget
+from copyspec.targets.model.facts import read_facts
 from copyspec.targets.static.settings import WARM_PASSES
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.static.static_target import StaticTarget

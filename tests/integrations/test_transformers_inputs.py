@@ -17,7 +17,7 @@ import transformers
 import copyspec
 from copyspec.integrations.transformers.caches import CACHE_FIELD
 from copyspec.literature import Pool
-from copyspec.targets.facts import forward_arguments
+from copyspec.targets.model.facts import forward_arguments
 from tests.helpers.both_ways import (
     NEW_TOKENS,
     PAD,

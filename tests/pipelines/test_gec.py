@@ -28,7 +28,7 @@ from copyspec.pipelines import (
     answer,
 )
 from copyspec.pipelines.rag.quoting import is_near
-from copyspec.targets.prefixes import BLOCK_TOKENS
+from copyspec.targets.rows.prefixes import BLOCK_TOKENS
 from pipelines.instructions import fill
 from pipelines.models import wants_chat
 from tests.helpers.fake_server import Sent, completion, fake_server

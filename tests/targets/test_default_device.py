@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 import copyspec
 from copyspec.options import StaticOptions
 from copyspec.targets import wrap
-from copyspec.targets.linears import FastLinears, instructions
+from copyspec.targets.cpu.linears import FastLinears, instructions
 from copyspec.targets.static.layout import Shape
 from copyspec.targets.static.running import ProgramRunner
 from copyspec.tree import DraftTree

@@ -13,10 +13,11 @@ import torch
 from torch.nn import functional
 
 from copyspec.options import StaticOptions
-from copyspec.targets import causal, wrap
-from copyspec.targets.causal import CausalSession, CausalTarget
-from copyspec.targets.hooks import batch_invariant
-from copyspec.targets.hooks.batch_invariant import BatchInvariant
+from copyspec.targets import wrap
+from copyspec.targets.cpu import batch_invariant
+from copyspec.targets.cpu.batch_invariant import BatchInvariant
+from copyspec.targets.eager import causal
+from copyspec.targets.eager.causal import CausalSession, CausalTarget
 from copyspec.tree import EMPTY, ROOT, DraftTree
 from tests.fuzz import hybrids
 from tests.helpers import models

@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from copyspec.options import StaticOptions
-from copyspec.targets import facts, wrap
+from copyspec.targets import wrap
+from copyspec.targets.model import facts
 from copyspec.tree import DraftTree
 from tests.helpers import models
 

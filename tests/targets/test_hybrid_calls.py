@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from copyspec.targets.hooks import recurrences
+from copyspec.targets.recurrent import recurrences
 from tests.fuzz import hybrids
 
 

@@ -8,7 +8,7 @@ from transformers import AutoConfig, LlamaConfig, MistralConfig, PreTrainedConfi
 
 from copyspec.models.loading import BUNDLED
 from copyspec.targets.selftest import checking as selftest
-from copyspec.targets.selftest.known import KNOWN, digest
+from copyspec.targets.selftest.checking import KNOWN, digest
 from tests.helpers import models
 
 PINNED = pytest.mark.skipif(

@@ -15,12 +15,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from copyspec.decoding.requests import Request
 from copyspec.options import SamplingOptions
 from copyspec.sources import Source
-from copyspec.targets import layers, linears, wrap
-from copyspec.targets.base import Target
+from copyspec.targets import wrap
+from copyspec.targets.base import Scores, Target
+from copyspec.targets.cpu import layers, linears
+from copyspec.targets.cpu.layers import FastLayer
+from copyspec.targets.cpu.linears import instructions
 from copyspec.targets.hooks import llama_layers
-from copyspec.targets.layers import FastLayer
-from copyspec.targets.linears import instructions
-from copyspec.targets.scores import Scores
 from copyspec.tree import DraftTree
 from tests.helpers.decoded import decoded as decoded_requests
 from tests.helpers.fakes import ScriptedDrafter

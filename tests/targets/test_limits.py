@@ -63,7 +63,7 @@ def drafted(model: PreTrainedModel, prompts: Sequence[Sequence[int]], scripts: S
 def test_equal_to_generate_up_to_the_border(
     case: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("copyspec.targets.causal.PREFILL_CHUNK", 8)
+    monkeypatch.setattr("copyspec.targets.eager.causal.PREFILL_CHUNK", 8)
     model = limited(case)
     with caplog.at_level(logging.WARNING):
         target = wrap(model)
@@ -100,7 +100,7 @@ def test_other_scaling_limits_nothing() -> None:
 
 @pytest.mark.parametrize("floor_scale", [8, 3])
 def test_attention_temperature_counts_positions(floor_scale: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("copyspec.targets.causal.PREFILL_CHUNK", 8)
+    monkeypatch.setattr("copyspec.targets.eager.causal.PREFILL_CHUNK", 8)
     model = models.tiny("llama4_text", floor_scale=floor_scale, attn_scale=0.9)
     before = fingerprint(model)
     prompts = [models.random_ids(length, seed=length) for length in (4, 13)]

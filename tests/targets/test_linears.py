@@ -16,10 +16,10 @@ from torch.nn.functional import linear
 from torch.nn.utils.prune import l1_unstructured
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from copyspec import targets
-from copyspec.targets import compiled, linears, wrap
-from copyspec.targets.linears import ROWS, FastLinears, Forward, instructions
-from copyspec.targets.packed_weights import PackedWeights
+from copyspec.targets import cpu, wrap
+from copyspec.targets.cpu import compiled, linears
+from copyspec.targets.cpu.linears import ROWS, FastLinears, Forward, instructions
+from copyspec.targets.cpu.packed_weights import PackedWeights
 from copyspec.tree import DraftTree
 
 PACKED = [pytest.param(False, id="in place"), pytest.param(True, id="packed")]
@@ -271,10 +271,10 @@ def test_a_module_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch
     modules = []
     for version in (compiled.VERSION - 1, compiled.VERSION):
         module = SimpleNamespace(VERSION=version)
-        monkeypatch.setattr(targets, "_linear", module, raising=False)
-        monkeypatch.setitem(sys.modules, "copyspec.targets._linear", module)
+        monkeypatch.setattr(cpu, "_linear", module, raising=False)
+        monkeypatch.setitem(sys.modules, "copyspec.targets.cpu._linear", module)
         modules.append(run_path(compiled.__file__)["_linear"])
-    assert modules == [None, targets._linear]
+    assert modules == [None, cpu._linear]
 
 
 @needs_it

@@ -13,9 +13,9 @@ import torch
 from copyspec.drafters.predictors.early_exit import early_exit
 from copyspec.engine.engine import Engine
 from copyspec.targets import wrap
-from copyspec.targets.detours import detour
 from copyspec.targets.hooks.attention import configs, masked_attention
-from copyspec.targets.locks import lock_of
+from copyspec.targets.hooks.detours import detour
+from copyspec.targets.model.locks import lock_of
 from copyspec.targets.selftest import checking as selftest
 from tests.decoding.test_greedy_equality import generated
 from tests.fuzz import threads

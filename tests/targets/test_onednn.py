@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from copyspec.targets.hooks import onednn
-from copyspec.targets.hooks.onednn import BELOW_TILES, LIMITS, avoid_missing_tiles
+from copyspec.targets.cpu import compiled
+from copyspec.targets.cpu.compiled import BELOW_TILES, LIMITS, avoid_missing_tiles
 
 
 class Module:
@@ -37,13 +37,15 @@ def test_the_limit_is_set_where_tiles_are_missing(
         monkeypatch.delenv(name)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(onednn, "_linear", module)
+    monkeypatch.setattr(compiled, "_linear", module)
     avoid_missing_tiles()
     assert os.environ.get(LIMITS[0]) == found
 
 
 def test_bfloat16_products_survive() -> None:
-    code = "import torch, copyspec.targets.linears; a = torch.ones(64, 512).bfloat16(); print((a @ a.T).sum().item())"
+    code = (
+        "import torch, copyspec.targets.cpu.linears; a = torch.ones(64, 512).bfloat16(); print((a @ a.T).sum().item())"
+    )
     without = {name: value for name, value in os.environ.items() if name not in LIMITS}
     ran = subprocess.run([sys.executable, "-c", code], env=without, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -11,11 +11,12 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-from copyspec.targets import causal, wrap
-from copyspec.targets.causal import CausalTarget, TreeSession
-from copyspec.targets.facts import read_facts
-from copyspec.targets.hooks.states import LAST
-from copyspec.targets.linears import FastLinears
+from copyspec.targets import wrap
+from copyspec.targets.base import LAST
+from copyspec.targets.cpu.linears import FastLinears
+from copyspec.targets.eager import causal
+from copyspec.targets.eager.causal import CausalTarget, TreeSession
+from copyspec.targets.model.facts import read_facts
 from copyspec.tree import EMPTY
 from tests.helpers import models
 from tests.helpers.trees import Rows, random_tree

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from copyspec.targets.packed_weights import SHARE, memory_for_packing
+from copyspec.targets.cpu.packed_weights import SHARE, memory_for_packing
 
 GROUP = "sys/fs/cgroup"
 V2 = {"proc/self/cgroup": "0::/pod/a\n", f"{GROUP}/pod/a/memory.max": "max\n", f"{GROUP}/pod/memory.max": "5000\n"}

@@ -10,8 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from copyspec.targets.packed_weights import numbers
-from copyspec.targets.pages import give_back
+from copyspec.targets.cpu.packed_weights import give_back, numbers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pages are given back on Linux only")
 

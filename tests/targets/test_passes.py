@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from copyspec.targets.facts import ModelFacts, read_facts
-from copyspec.targets.passes import Pass, _fill, ancestors, lay_out
+from copyspec.targets.model.facts import ModelFacts, read_facts
+from copyspec.targets.rows.passes import Pass, _fill, ancestors, lay_out
 from copyspec.tree import COMPILED, ROOT, DraftTree
 from tests.helpers.tiny import tiny_model
 

@@ -15,9 +15,11 @@ from transformers import CONFIG_MAPPING, PreTrainedModel
 from copyspec.decoding.requests import Request
 from copyspec.options import SamplingOptions
 from copyspec.sources import Source
-from copyspec.targets import plain, recurrent, wrap
+from copyspec.targets import wrap
 from copyspec.targets.base import Target
+from copyspec.targets.eager import plain
 from copyspec.targets.hooks.recurrence import mixers
+from copyspec.targets.recurrent import states as recurrent
 from copyspec.tree import EMPTY, DraftTree
 from kit.architectures import tiny
 from tests.helpers import models
@@ -246,13 +248,13 @@ def test_tokens_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts of which the first token is right: each is read again until MAX_WAITING wait."""
     monkeypatch.setattr(plain, "MAX_WAITING", 4)
     read = list[int]()
-    right = plain.PlainSession._read
+    right = plain.PlainRow._read
 
-    def counted(session: plain.PlainSession, tokens: list[int]) -> torch.Tensor:
+    def counted(session: plain.PlainRow, tokens: list[int]) -> torch.Tensor:
         read.append(len(tokens))
         return right(session, tokens)
 
-    monkeypatch.setattr(plain.PlainSession, "_read", counted)
+    monkeypatch.setattr(plain.PlainRow, "_read", counted)
     outputs = decoded(target_of("rwkv"), requests("rwkv", 2, 0.5), 3, batch_size=1)
     assert [output for output, _ in outputs] == [truth("rwkv", row)[1][: OUTPUT - row] for row in range(2)]
     assert max(read) <= 4 + 4 + 3

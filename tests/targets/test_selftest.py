@@ -13,17 +13,18 @@ import pytest
 import torch
 from transformers import BambaConfig, GraniteMoeHybridConfig, JambaConfig, PreTrainedConfig, RecurrentGemmaConfig
 
-from copyspec.targets import passes, wrap
+from copyspec.targets import wrap
 from copyspec.targets.base import UnsupportedModelError
-from copyspec.targets.causal import CausalTarget, TreeSession
-from copyspec.targets.facts import ModelFacts, read_facts
-from copyspec.targets.passes import BoolArray, IndexArray, Pass, RowCache
-from copyspec.targets.plain import PlainSession
+from copyspec.targets.eager.causal import CausalTarget, TreeSession
+from copyspec.targets.eager.plain import PlainRow
+from copyspec.targets.eager.seq2seq import Seq2SeqTarget
+from copyspec.targets.model.facts import ModelFacts, read_facts
+from copyspec.targets.rows import passes
+from copyspec.targets.rows.passes import BoolArray, IndexArray, Pass, RowCache
 from copyspec.targets.selftest import checking as selftest
 from copyspec.targets.selftest import sibling
-from copyspec.targets.selftest.known import KNOWN, digest
+from copyspec.targets.selftest.checking import KNOWN, digest
 from copyspec.targets.selftest.shrinking import shrunk
-from copyspec.targets.seq2seq import Seq2SeqTarget
 from tests.helpers import models
 from tests.helpers.trees import fingerprint
 
@@ -155,12 +156,12 @@ def test_classes_from_elsewhere_are_tested(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("name", ["recurrent_gemma", "llama"])
 def test_plain_decoding_is_tested_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = PlainSession._pass
+    right = PlainRow._pass
 
-    def wrong(self: PlainSession, count: int, *, is_first: bool) -> torch.Tensor:
+    def wrong(self: PlainRow, count: int, *, is_first: bool) -> torch.Tensor:
         return right(self, count, is_first=is_first).roll(1, -1)
 
-    monkeypatch.setattr(PlainSession, "_pass", wrong)
+    monkeypatch.setattr(PlainRow, "_pass", wrong)
     monkeypatch.setattr("copyspec.targets.dispatch._no_drafts", lambda model, facts: "it is so")
     with pytest.raises(UnsupportedModelError, match="it is so, and its plain decoding differs"):
         wrap(models.tiny(name), on_unsupported="plain")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from copyspec.options import StaticOptions
 from copyspec.targets import wrap
-from copyspec.targets.scores import Scores
-from copyspec.tree import EMPTY
+from copyspec.targets.base import LAST, Scores
+from copyspec.tree import EMPTY, ROOT, DraftTree
 from tests.helpers import models
 from tests.helpers.trees import Rows, alone, fingerprint, random_tree
 
@@ -72,7 +73,9 @@ def test_cache_after_keep_equals_fresh_prefill(name: str) -> None:
 
 
 def _places(rows: Rows, row: int) -> list[int]:
-    return [tensor.data_ptr() for pair in rows.session.contents(row).values() for tensor in pair]
+    return [
+        tensor.data_ptr() for layer in rows.session._rows[row].layers.values() for tensor in (layer.keys, layer.values)
+    ]
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "t5"])
@@ -114,7 +117,7 @@ def test_score_again_without_keep() -> None:
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_long_prompts_run_in_pieces(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("copyspec.targets.causal.PREFILL_CHUNK", 8)
+    monkeypatch.setattr("copyspec.targets.eager.causal.PREFILL_CHUNK", 8)
     model = models.tiny(name)
     driven = Rows(model, wrap(model), [30, 9, 1][:rows], seed=5)
     for _ in range(3):
@@ -122,7 +125,7 @@ def test_long_prompts_run_in_pieces(name: str, rows: int, monkeypatch: pytest.Mo
 
 
 def test_large_ragged_masks_run_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("copyspec.targets.causal.MASK_LIMIT", 100)
+    monkeypatch.setattr("copyspec.targets.eager.causal.MASK_LIMIT", 100)
     model = models.tiny("llama")
     rows = Rows(model, wrap(model), PROMPT_LENGTHS, seed=6)
     assert rows.step() < TOLERANCE
@@ -132,7 +135,7 @@ def test_large_ragged_masks_run_row_by_row(monkeypatch: pytest.MonkeyPatch) -> N
 @torch.inference_mode()
 def test_many_tokens_after_a_long_text_are_read_without_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     """As they are after a cached prefix, where the mask would grow with the length of the text."""
-    monkeypatch.setattr("copyspec.targets.causal.MASK_LIMIT", 1000)
+    monkeypatch.setattr("copyspec.targets.eager.causal.MASK_LIMIT", 1000)
     model, text, passes = models.tiny("llama"), models.random_ids(40), list[int]()
     expected = model(torch.tensor([text])).logits[0]
     model.register_forward_hook(lambda *_: passes.append(1))
@@ -151,7 +154,7 @@ def test_cache_grows_by_doubling() -> None:
     for _ in range(6):
         session.score([chain], [EMPTY])
         session.keep([[]])
-        capacities.append(session.contents(0)[0][0].shape[1])
+        capacities.append(session._rows[0].layers[0].keys.shape[1])
     assert capacities == [64, 128, 256, 256, 512, 512]
 
 
@@ -204,3 +207,31 @@ def test_a_row_whose_numbers_overflow_spoils_no_other(name: str, spoilt: int, op
 
 
 BROKEN = 1  # which is in no random text
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mpt", "t5", "bart"])
+def test_chains_of_several_rows_score_as_in_a_joint_pass(name: str) -> None:
+    """With their hidden states, after prompts in pieces, and after rows have left and joined."""
+    model = models.tiny(name)
+    joint: Any = wrap(model)
+    apart = type(joint)(model, joint.facts, supports_trees=False)
+    prompts = [models.random_ids(9), models.random_ids(4)]
+    sessions: Any = [target.open(prompts) for target in (joint, apart)]
+    trees = [DraftTree([5, 6, 7], [ROOT, 0, 1]), DraftTree([8], [ROOT])]
+    uncached = [joint.start(prompt) for prompt in prompts]
+    for step in range(4):
+        (scores, states), (others, other_states) = (
+            session.score_with_states(uncached, trees, ()) for session in sessions
+        )
+        for row in range(2):
+            torch.testing.assert_close(others[row], scores[row], atol=TOLERANCE, rtol=0)
+            theirs, ours = (of_rows[row][LAST][-1 - len(trees[row]) :] for of_rows in (states, other_states))
+            torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=0)
+        for session in sessions:
+            session.keep([[0, 1], []])
+            if step == 1:
+                session.select([1])
+                session.add(prompts[:1])
+            session.prefill_chunk = 4
+        assert sessions[0].lengths == sessions[1].lengths
+        uncached = [models.random_ids(11), models.random_ids(2) if step != 1 else joint.start(prompts[0])]

@@ -14,12 +14,12 @@ from transformers.models.mamba.modeling_mamba import mamba_selective_state_updat
 from transformers.models.mamba2.modeling_mamba2 import mamba2_selective_state_update
 from transformers.models.qwen3_5.modeling_qwen3_5 import causal_conv1d_update, torch_recurrent_gated_delta_rule
 
-from copyspec.targets.hooks import paths as paths_module
-from copyspec.targets.hooks import recurrences
-from copyspec.targets.hooks.paths import Paths
 from copyspec.targets.hooks.recurrence import mixers
-from copyspec.targets.hooks.recurrences import RULES, After
-from copyspec.targets.hooks.tree_mixers import CONV, TreeRun, takes_trees
+from copyspec.targets.recurrent import paths as paths_module
+from copyspec.targets.recurrent import recurrences
+from copyspec.targets.recurrent.paths import Paths
+from copyspec.targets.recurrent.recurrences import RULES, After
+from copyspec.targets.recurrent.tree_mixers import CONV, TreeRun, takes_trees
 from tests.helpers import models
 
 CHANNELS, KERNEL = 5, 4

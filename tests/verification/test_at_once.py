@@ -16,7 +16,7 @@ from copyspec.decoding.requests import Request
 from copyspec.options import DraftOptions, SamplingOptions
 from copyspec.sources import Source
 from copyspec.targets import wrap
-from copyspec.targets.scores import Scores
+from copyspec.targets.base import Scores
 from copyspec.tree import DraftTree
 from copyspec.verification import picking
 from copyspec.verification.picking import Picker

@@ -19,7 +19,7 @@ from transformers import (
 
 from copyspec.decoding.picks import picks_at_once
 from copyspec.options import SamplingOptions
-from copyspec.targets.scores import Scores
+from copyspec.targets.base import Scores
 from copyspec.tree import EMPTY, ROOT, DraftTree
 from copyspec.verification.noise import gumbel
 from copyspec.verification.picking import Picker, Picks, ScoredPicks

@@ -10,7 +10,7 @@ from torch import nn
 
 from copyspec.common.building import building
 from copyspec.targets.hooks.recurrence import STATE_KINDS
-from copyspec.targets.locks import share_lock
+from copyspec.targets.model.locks import share_lock
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

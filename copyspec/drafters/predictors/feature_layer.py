@@ -16,8 +16,8 @@ import torch
 from torch.nn.functional import linear, rms_norm, silu
 
 from copyspec.drafters.predictors.head_pairs import DraftNodes, KeptPairs, Where
-from copyspec.targets.hooks.states import LAST
-from copyspec.targets.linears import Forward, few_row_product
+from copyspec.targets.base import LAST
+from copyspec.targets.cpu.linears import Forward, few_row_product
 
 Tensors = dict[str, torch.Tensor]
 

@@ -16,8 +16,8 @@ from copyspec.drafters.predictors.head_folder import MAX_UNITS, SAME_MODEL, Head
 from copyspec.drafters.predictors.head_weights import Heads, ParallelHeads, RecurrentHead, probe
 from copyspec.models.errors import FileError, first_line, load_errors
 from copyspec.models.files import CONFIG, check_folder, open_weights, read_json
+from copyspec.targets.base import LAST
 from copyspec.targets.hooks.modules import decoder_layers, output_head, real_weight
-from copyspec.targets.hooks.states import LAST
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

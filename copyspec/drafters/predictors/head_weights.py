@@ -19,8 +19,8 @@ from copyspec.drafters.predictors.block_layers import BlockLayers
 from copyspec.drafters.predictors.feature_layer import FeatureLayer, Tensors
 from copyspec.drafters.predictors.head_pairs import DraftNodes, Pairs, Where
 from copyspec.drafters.predictors.mtp_layer import MtpLayer
-from copyspec.targets.hooks.states import LAST
-from copyspec.targets.linears import Forward, few_row_product
+from copyspec.targets.base import LAST
+from copyspec.targets.cpu.linears import Forward, few_row_product
 
 EPSILON = 1e-6
 

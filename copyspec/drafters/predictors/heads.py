@@ -26,10 +26,10 @@ from copyspec.drafters.predictors.head_walk import Asked, HeadWeights, PairPiece
 from copyspec.drafters.predictors.head_weights import AtOnce, Stepwise, probe
 from copyspec.drafters.predictors.learned_file import LearnedFile
 from copyspec.drafters.predictors.mtp_layer import MTP_ACCURACY, MtpLayer
+from copyspec.targets.base import LAST
+from copyspec.targets.cpu.linears import few_row_product
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.modules import decoder_layers, output_head, real_weight
-from copyspec.targets.hooks.states import LAST
-from copyspec.targets.linears import few_row_product
 from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:

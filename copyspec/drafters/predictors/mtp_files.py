@@ -23,10 +23,9 @@ from copyspec.drafters.predictors.mtp_layer import MtpLayer, MtpParts
 from copyspec.models.errors import FileError, LoadError, first_line, load_errors
 from copyspec.models.files import check_folder, open_weights, weight_names
 from copyspec.models.pretrained import Pretrained
-from copyspec.targets.facts import forward_arguments
-from copyspec.targets.hooks.caches import cache_argument
 from copyspec.targets.hooks.inference import inference_mode
-from copyspec.targets.hooks.modules import decoder_layers, output_head, real_weight
+from copyspec.targets.hooks.modules import cache_argument, decoder_layers, output_head, real_weight
+from copyspec.targets.model.facts import forward_arguments
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

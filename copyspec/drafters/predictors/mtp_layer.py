@@ -19,8 +19,8 @@ from transformers import Cache
 
 from copyspec.drafters.predictors.feature_layer import FEATURE_DEPTH
 from copyspec.drafters.predictors.head_pairs import DraftNodes, KeptPairs, Where, sent
-from copyspec.targets.hooks.states import LAST
-from copyspec.targets.linears import FastLinears
+from copyspec.targets.base import LAST
+from copyspec.targets.cpu.linears import FastLinears
 
 CONTEXT = 4096
 """Pairs that are kept for attention. What a new word depends on is seldom further away, and what is

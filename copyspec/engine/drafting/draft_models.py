@@ -27,8 +27,8 @@ from copyspec.models.errors import LoadError, expanded
 from copyspec.models.loading import ModelChoice, identity, load_model, resolve_name
 from copyspec.options import StaticOptions
 from copyspec.targets import wrap
-from copyspec.targets.facts import read_device
-from copyspec.targets.locks import lock_of
+from copyspec.targets.model.facts import read_device
+from copyspec.targets.model.locks import lock_of
 from copyspec.text.codec import Codec
 
 if TYPE_CHECKING:

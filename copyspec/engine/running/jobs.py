@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from copyspec.drafters.custom import DrafterFactory, OwnDrafter
     from copyspec.engine.drafting.draft_models import DraftModels, MakePredictor
     from copyspec.targets.base import Target
-    from copyspec.targets.prefixes import PrefixCache
+    from copyspec.targets.rows.prefixes import PrefixCache
 
 logger = logging.getLogger(__name__)
 

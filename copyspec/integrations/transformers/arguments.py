@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from copyspec.common.checks import shown
-from copyspec.targets.facts import forward_arguments
 from copyspec.targets.hooks.recurrence import is_recurrent
+from copyspec.targets.model.facts import forward_arguments
 from copyspec.targets.selftest.probes import ignores_zero_types, reads_rows_alone, skips_masked
 
 if TYPE_CHECKING:

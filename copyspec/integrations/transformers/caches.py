@@ -25,7 +25,7 @@ from copyspec.integrations.transformers.arguments import CACHES
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
 
-    from copyspec.targets.prefixes import Layers
+    from copyspec.targets.rows.prefixes import Layers
 
     Recorded = Sequence[torch.Tensor | None] | None  # of one pass, one tensor per layer
     Steps = tuple[tuple[torch.Tensor | None, ...] | None, ...]  # one of these per output token

@@ -18,8 +18,8 @@ from copyspec.integrations.transformers.arguments import (
     refuse_arguments,
 )
 from copyspec.integrations.transformers.caches import cache_of, cached_columns, cached_rows
-from copyspec.targets.facts import vocabulary_size
-from copyspec.targets.prefixes import Past
+from copyspec.targets.model.facts import vocabulary_size
+from copyspec.targets.rows.prefixes import Past
 from copyspec.text.stops import CriterionStop
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from transformers import (
 from copyspec.decoding.requests import Finish, StepOutput
 from copyspec.integrations.transformers.arguments import check_padding, check_positions, mask_of, refuse_arguments
 from copyspec.integrations.transformers.caches import cache_of, cached_columns
-from copyspec.targets.locks import lock_of
+from copyspec.targets.model.locks import lock_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -32,7 +32,7 @@ from copyspec.integrations.transformers.call import (
 )
 from copyspec.integrations.transformers.embeds import FirstStep, first_step
 from copyspec.models.loading import check_own_steps
-from copyspec.targets.generation import OwnStopStrings
+from copyspec.targets.model.generation import OwnStopStrings
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from copyspec.decoding.requests import StepOutput
     from copyspec.engine.engine import Engine
     from copyspec.engine.running.jobs import Job
-    from copyspec.targets.prefixes import Layers
+    from copyspec.targets.rows.prefixes import Layers
 
 
 class NoTokenizer(PreTrainedTokenizerBase):

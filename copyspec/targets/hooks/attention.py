@@ -12,13 +12,13 @@ from transformers import AttentionInterface
 
 from copyspec.common.forks import fork_safe
 from copyspec.targets.base import UnsupportedModelError
-from copyspec.targets.detours import end_detours
+from copyspec.targets.hooks.detours import end_detours
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 ROWS = "copyspec_rows"
-"""The name in transformers' registry of attention row by row (`hooks.row_attention`). A thread that runs no pass gets
+"""The name in transformers' registry of attention row by row (`eager.row_attention`). A thread that runs no pass gets
 its model's own attention there, so that it may stay in place while another context is active."""
 
 MASKED_ATTENTION = ("sdpa", "eager")

@@ -1,4 +1,4 @@
-"""Recognises decoder layers that compute what Llama's do, by their class and parts, for `layers.py` and
+"""Recognises decoder layers that compute what Llama's do, by their class and parts, for `cpu/layers.py` and
 `static/fused_layers.py`, which compute them in fewer steps."""
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from copyspec.targets.hooks.caches import cache_argument
-from copyspec.targets.hooks.modules import decoder_layers, is_hooked
-from copyspec.targets.hooks.weights import parameters_of
+from copyspec.targets.hooks.modules import cache_argument, decoder_layers, is_hooked, parameters_of
 
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 """transformers' classes: RMSNorm, attention with rotary positions, RMSNorm, MLP with a SiLU gate, each added to its

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from copyspec.targets.detours import replacement
+from copyspec.targets.hooks.detours import replacement
 
 if TYPE_CHECKING:
     import torch

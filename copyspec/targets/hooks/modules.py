@@ -1,4 +1,4 @@
-"""Finds a transformers model's output head, decoder layers, offloaded weights and hooks."""
+"""Finds a transformers model's output head, decoder layers, weights and hooks, and the argument for its cache."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from transformers import PreTrainedModel
+
+CACHE_NAMES = ("cache", "past_key_values", "cache_params")
+"""transformers' names: since 5.24, and before, where recurrent models had one of their own. The old ones are still
+accepted there, with a warning for each module."""
+
+OWN = frozenset(("weight", "bias"))
+"""The parameters of a linear layer; a bias may be None. After pruning, for example, they are computed from others."""
 
 OUTPUT_CAPTURING = "transformers.utils.output_capturing"
 
@@ -57,3 +64,34 @@ def is_hooked(module: nn.Module) -> bool:
         return False
     hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
     return any([getattr(hook, "__module__", None) != OUTPUT_CAPTURING for hook in hooks])
+
+
+def cache_argument(arguments: Sequence[str]) -> str:
+    """The argument that takes the cache, of those of a forward; the first, if it has several."""
+    return next((name for name in arguments if name in CACHE_NAMES), CACHE_NAMES[1])
+
+
+def parameters_of(module: nn.Module) -> dict[str, torch.Tensor | None]:
+    """The module's own parameters by name, as they are at any time: attributes of a module take ten times as long."""
+    return module._parameters  # type: ignore[return-value]
+
+
+def state_of(weight: torch.Tensor) -> tuple[int, int]:
+    """Where the numbers are and how often torch has changed them in place; not for inference tensors, which do not
+    count. Changes through `.data` are not counted."""
+    return weight.data_ptr(), weight._version
+
+
+def is_spread(model: PreTrainedModel) -> bool:
+    """Whether the model is spread over several processes, by tensor parallelism, FSDP or ZeRO-3."""
+    from torch import distributed
+    from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+    from transformers.integrations.fsdp import is_fsdp_managed_module
+
+    mesh = getattr(model, "_device_mesh", None)
+    if (mesh is not None and mesh.size() > 1) or (getattr(model, "_tp_size", None) or 1) > 1:
+        return True
+    if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
+        return False
+    is_zero3: bool = is_deepspeed_zero3_enabled()  # type: ignore[no-untyped-call]
+    return is_zero3 or any(is_fsdp_managed_module(part) for part in model.modules())

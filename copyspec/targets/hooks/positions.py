@@ -1,7 +1,7 @@
 """Explicit positions for models that derive positions from the cache's length and accept none from the caller.
 
 Each context manager changes a single module instance, for one pass and only in the thread that runs it
-(`copyspec.targets.detours`). Classes are never patched.
+(`copyspec.targets.hooks.detours`). Classes are never patched.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import nn
 
-from copyspec.targets.detours import detour, original
+from copyspec.targets.hooks.detours import detour, original
 from copyspec.targets.hooks.modules import real_weight
 
 if TYPE_CHECKING:

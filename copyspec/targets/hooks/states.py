@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from copyspec.targets.base import LAST
 from copyspec.targets.hooks.modules import decoder_layers, output_head
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class HiddenStates:
         head = self.head
         if head is None:
             return None
-        wanted = _wanted(first, scored)
+        wanted = scored_tokens(first, scored)
         if head.shape[1] == first[-1] != len(wanted):
             head = head[:, wanted]
         whole = self.last if is_last is not False else None
@@ -63,7 +64,7 @@ class HiddenStates:
     def gives_last(self, first: Sequence[int], scored: Sequence[int]) -> bool:
         """Whether the output head is given what the base model returns, as it is: some models transform it before. A
         property of the model, and on a device a read that waits for the pass."""
-        head, whole, wanted = self.head, self.last, _wanted(first, scored)
+        head, whole, wanted = self.head, self.last, scored_tokens(first, scored)
         if head is None or whole is None:
             return False
         if head.shape[1] == first[-1] != len(wanted):
@@ -71,18 +72,10 @@ class HiddenStates:
         return whole.shape[::2] == head.shape[::2] and whole[:, wanted].equal(head)
 
 
-def _wanted(first: Sequence[int], scored: Sequence[int]) -> list[int]:
-    """The scored tokens."""
+def scored_tokens(first: Sequence[int], scored: Sequence[int]) -> list[int]:
+    """The last scored[r] of the tokens first[r] .. first[r + 1] - 1 of each row. [N]"""
     ends = zip(first[1:], scored, strict=True)
     return [token for end, count in ends for token in range(end - count, end)]
-
-
-LAST = -1
-"""Key for the output head's input, in place of a layer number."""
-
-RowStates = Mapping[int, "torch.Tensor"]
-"""One row's states of one pass, by layer or LAST, [c + m, D] each: at the c last uncached tokens that were
-recorded, and at the tree's m nodes."""
 
 
 @contextmanager

@@ -11,23 +11,14 @@ if TYPE_CHECKING:
 
 
 def next_arguments(
-    generation: GenerationMixin, outputs: ModelOutput, arguments: dict[str, Any], *, is_encoder_decoder: bool
+    generation: GenerationMixin, arguments: dict[str, Any], outputs: ModelOutput | None = None, count: int = 1
 ) -> dict[str, Any]:
-    """The arguments of the next pass, computed from this pass's as in `generate`."""
+    """The arguments of a pass over `count` more tokens, made of those of the last one as in `generate`. `outputs`: that
+    pass's; None: of more tokens of the same pass, as `generate` makes them for drafts."""
     updated: dict[str, Any] = generation._update_model_kwargs_for_generation(
-        outputs, arguments, is_encoder_decoder=is_encoder_decoder
-    )
-    return updated
-
-
-def more_arguments(
-    generation: GenerationMixin, arguments: dict[str, Any], count: int, *, is_encoder_decoder: bool
-) -> dict[str, Any]:
-    """The arguments of a pass over `count` more tokens than the next one, as `generate` makes them for drafts."""
-    updated: dict[str, Any] = generation._update_model_kwargs_for_generation(
-        ModelOutput(),  # type: ignore[no-untyped-call]
+        ModelOutput() if outputs is None else outputs,  # type: ignore[no-untyped-call]
         arguments,
-        is_encoder_decoder=is_encoder_decoder,
+        is_encoder_decoder=generation.config.is_encoder_decoder,  # type: ignore[attr-defined]
         num_new_tokens=count,
     )
     return updated

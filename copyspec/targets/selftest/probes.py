@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from copyspec.targets.facts import forward_arguments, read_device, vocabulary_size
-from copyspec.targets.generation import settings
-from copyspec.targets.locks import lock_of
+from copyspec.targets.model.facts import forward_arguments, read_device, vocabulary_size
+from copyspec.targets.model.generation import settings
+from copyspec.targets.model.locks import lock_of
 from copyspec.targets.selftest.trial import MismatchError, check
 
 if TYPE_CHECKING:

@@ -45,49 +45,39 @@ def _mixed_heads(old: int, values: Mapping[str, Any]) -> int:
     return WIDTH * values["expand"] // HEAD_DIM if values.get("expand") else _size(HEADS)(old, values)
 
 
-def _names(*parts: str) -> str:
+def _names(names: str) -> str:
     """A pattern that matches any of these names, with or without a prefix."""
-    return rf"(.*_)?({'|'.join(parts)})"
+    return rf"(.*_)?({names})"
 
 
 _RULES: Sequence[tuple[str, Rule]] = (
     (_names("vocab_size") + "(_.*)?", _size(VOCABULARY)),
-    (_names(r"num_(key_value|kv)_heads", "n_head_kv", "kv_n_heads", "n_kv_heads", "kv_heads"), _key_heads),
+    (_names("num_(key_value|kv)_heads|n_head_kv|kv_n_heads|n_kv_heads|kv_heads"), _key_heads),
     (r"linear_num_key_heads", _size(HEADS // 2)),
     (r"mamba_(num|n)_heads|.*mamba_heads", _size(8)),
     (r"num_heads", _mixed_heads),
-    (_names(r"(num|n)_(.*_)?heads?", "attention_heads"), _size(HEADS)),
+    (_names("(num|n)_(.*_)?heads?|attention_heads"), _size(HEADS)),
     (r"mamba_(d_)?head(_dim)?", _size(HEAD_DIM)),
     (r"rotary_(dim|ndims)", _size(HEAD_DIM // 2)),
     (r"qk_head_dim", lambda old, values: 2 * HEAD_DIM if "qk_nope_head_dim" in values else HEAD_DIM),
-    (_names("head_dim", "head_size", "d_kv", "attn_dim", "kv_channels") + "(_.*)?", _size(HEAD_DIM)),
+    (_names("head_dim|head_size|d_kv|attn_dim|kv_channels") + "(_.*)?", _size(HEAD_DIM)),
     (r"relative_attention_num_buckets", _at_most(8)),
     (r"relative_attention_max_distance", _at_most(16)),
     (r"n_groups?|topk_group|num_expert_groups?", _at_most(1)),
     (
-        r"(?!index_)" + _names(r"experts_per_tok(en)?", r"top_?k(_experts)?", "moe_k", "num_selected_experts"),
+        r"(?!index_)" + _names("experts_per_tok(en)?|top_?k(_experts)?|moe_k|num_selected_experts"),
         _at_most(CHOSEN),
     ),
-    (_names("n_shared_experts", "num_shared_experts"), _at_most(1)),
+    (_names("n_shared_experts|num_shared_experts"), _at_most(1)),
     (r"(?!.*(shared|zero)).*(num|n)_.*experts|.*expert_num", _size(EXPERTS)),
-    (_names("rank", "lora_dim") + "(_.*)?", _size(RANK)),
+    (_names("rank|lora_dim") + "(_.*)?", _size(RANK)),
     (
-        _names(
-            "intermediate_(size|dim)",
-            "ffn_(dim|size|hidden_size)",
-            "d_ff",
-            "n_inner",
-            "ff_dim",
-            "dim_ff",
-            "feed_forward.*size",
-        )
+        _names("intermediate_(size|dim)|ffn_(dim|size|hidden_size)|d_ff|n_inner|ff_dim|dim_ff|feed_forward.*size")
         + "(_.*)?",
         _size(INNER),
     ),
     (
-        _names(
-            "hidden_(size|dim)", "d_model", "n_embd", "d_embed", "(embed|emb|embedding)_(size|dim)", "model_dim", "dim"
-        )
+        _names("hidden_(size|dim)|d_model|n_embd|d_embed|(embed|emb|embedding)_(size|dim)|model_dim|dim")
         + "|word_embed_proj_dim|lru_width|hidden_size_per_layer_input",
         _size(WIDTH),
     ),
@@ -97,20 +87,11 @@ _COMPILED = [(re.compile(pattern), rule) for pattern, rule in _RULES]
 
 _LAYERS = re.compile(r"((.*_)?num_hidden|num|n|encoder|decoder|(num_(en|de)coder)|((en|de)coder_num))_layers?|depth")
 _POSITIONS = re.compile(
-    _names(
-        "max_.*position_embeddings",
-        "n_positions",
-        "n_ctx",
-        "max_seq(uence)?_len(gth)?",
-        "max_(source|target)_positions",
-    )
+    _names("max_.*position_embeddings|n_positions|n_ctx|max_seq(uence)?_len(gth)?|max_(source|target)_positions")
     + "|(.*_)?seq_length|context_length"
 )
 _WINDOWS = re.compile(
-    _names(
-        "sliding_window", "window_size", "attention_window", "attention_chunk_size", "local_attention", "local_radius"
-    )
-    + "(_.*)?"
+    _names("sliding_window|window_size|attention_window|attention_chunk_size|local_attention|local_radius") + "(_.*)?"
 )
 _TOKENS = re.compile(r".*(token_ids?|token_index|_idx)")
 _COUNTS = ("num_hidden_layers", "n_layer", "num_layers")

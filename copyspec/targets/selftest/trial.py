@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from copyspec.targets.facts import read_device, read_dtype, read_facts
-from copyspec.targets.generation import prepared, settings
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.recurrence import is_recurrent
-from copyspec.targets.plain import PlainTarget
+from copyspec.targets.model.facts import read_device, read_dtype, read_facts
+from copyspec.targets.model.generation import prepared, settings
 from copyspec.tree import ROOT, DraftTree, path_to
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ class Trial:
         ends = getattr(settings, "eos_token_id", None)
         self._special = {getattr(settings, "pad_token_id", None), *(ends if isinstance(ends, list) else [ends])}
         # Some models compute another result in a pass of many tokens: the reference is what `generate` computes.
-        self._steps = is_recurrent(model) or isinstance(target, PlainTarget)
+        self._steps = is_recurrent(model) or getattr(target, "is_plain", False)
         self._scored: list[_Draft] = []  # to be compared by `close`
         self._prompts: list[list[int]] = []
         self._sequences: list[list[int]] = []
@@ -81,9 +80,8 @@ class Trial:
         self._cached: list[int] = []
         self._append(lengths)
         self.session = target.open(self._prompts)
-        for part in getattr(self.session, "_sessions", [self.session]):
-            if piece is not None and hasattr(part, "prefill_chunk") and not self._steps:
-                part.prefill_chunk = piece
+        if piece is not None and hasattr(self.session, "prefill_chunk") and not self._steps:
+            self.session.prefill_chunk = piece
 
     def _append(self, lengths: Sequence[int]) -> None:
         if self._limit is not None:

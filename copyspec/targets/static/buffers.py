@@ -17,11 +17,11 @@ from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
 
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.recurrence import LayerParts, State
-from copyspec.targets.recurrent import StateLayer
+from copyspec.targets.recurrent.states import StateLayer
 from copyspec.targets.static.row_states import StateKind
 
 if TYPE_CHECKING:
-    from copyspec.targets.prefixes import Layers
+    from copyspec.targets.rows.prefixes import Layers
 
 
 class PlaneKind(NamedTuple):

@@ -7,13 +7,14 @@ four (`layer_kernels`). Before it is used on a model, a small pass is compared w
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from copyspec.targets.detours import detour
+from copyspec.targets.hooks.detours import detour
 from copyspec.targets.hooks.llama_layers import ReplacedLayer, attention_of, is_unchanged, llama_layers
 from copyspec.targets.static.buffers import StaticCache
 from copyspec.targets.static.triton_kernels import kernels_run
@@ -63,24 +64,25 @@ class FusedLayer(ReplacedLayer):
     ) -> torch.Tensor | None:
         if cosines.shape[2] != self._attention.head_dim:  # only a part of each head is turned
             return None
+        kernels = _kernels(hidden)
         of_queries, of_keys, of_values, output, gate, up, down = self._parts.linears
         (before_attention, before_mlp), attention = self._norms, self._attention
-        _, normed = rms_norm(hidden, None, before_attention.weight, self._epsilon)  # type: ignore[arg-type]
+        _, normed = kernels.rms_norm(hidden, None, before_attention.weight, self._epsilon)
         keys, values = cache.static_layers[attention.layer_idx].buffers  # type: ignore[index]
-        queries = place_heads(
+        queries = kernels.place_heads(
             of_queries(normed),
             cache.writer.finite(of_keys(normed), 1),
             cache.writer.finite(of_values(normed), 1),
             (cosines, sines),
-            None if self._head_norms is None else tuple(norm.weight for norm in self._head_norms),  # type: ignore[arg-type]
+            None if self._head_norms is None else tuple(norm.weight for norm in self._head_norms),
             self._epsilon,
             (keys, values),
             cache.writer.places,
         )
         attended = attention_of(attention)(queries, keys, values, mask, attention.scaling)  # type: ignore[arg-type]
         attended = output(attended.reshape(*hidden.shape[:2], -1))
-        hidden, normed = rms_norm(hidden, attended, before_mlp.weight, self._epsilon)  # type: ignore[arg-type]
-        result: torch.Tensor = hidden + down(silu_times(gate(normed), up(normed)))
+        hidden, normed = kernels.rms_norm(hidden, attended, before_mlp.weight, self._epsilon)
+        result: torch.Tensor = hidden + down(kernels.silu_times(gate(normed), up(normed)))
         return result
 
 
@@ -101,15 +103,20 @@ def fused(layers: Sequence[FusedLayer]) -> Iterator[None]:
         yield
 
 
+def _kernels(tensor: torch.Tensor) -> Any:
+    """The module whose functions run on this tensor: Triton's, or this one, with torch's operators, as their
+    reference."""
+    if not tensor.is_cuda:
+        return sys.modules[__name__]
+    from copyspec.targets.static import layer_kernels
+
+    return layer_kernels
+
+
 def rms_norm(
     x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x + added, and that sum divided by its root mean square, times weight. [B, Q, D]; `added` None: x alone."""
-    if x.is_cuda:
-        from copyspec.targets.static import layer_kernels
-
-        outputs: tuple[torch.Tensor, torch.Tensor] = layer_kernels.rms_norm(x, added, weight, epsilon)
-        return outputs
     total = x if added is None else x + added
     return total, _normed(total, weight, epsilon)
 
@@ -131,19 +138,11 @@ def place_heads(
     weights [D] for queries and keys; `cache`: keys and values [B, Hkv, S, D]; `slots` [B, Q]. Returns the queries,
     [B, H, Q, D].
     """
-    cosines, sines = (angle.contiguous() for angle in angles)
-    if queries.is_cuda:
-        from copyspec.targets.static import layer_kernels
-
-        placed: torch.Tensor = layer_kernels.place_heads(
-            queries, keys, values, (cosines, sines), norms, epsilon, cache, slots
-        )
-        return placed
-    rows, size = torch.arange(len(slots), device=slots.device).unsqueeze(1), cosines.shape[2]
+    rows, size = torch.arange(len(slots), device=slots.device).unsqueeze(1), angles[0].shape[2]
     by_head = [tensor.view(*tensor.shape[:2], -1, size) for tensor in (queries, keys, values)]
     for place, weight in enumerate(norms or ()):
         by_head[place] = _normed(by_head[place], weight, epsilon)
-    cosines, sines = cosines.unsqueeze(2), sines.unsqueeze(2)
+    cosines, sines = (angle.unsqueeze(2) for angle in angles)
     for place in (0, 1):
         low, high = by_head[place].chunk(2, dim=3)
         by_head[place] = by_head[place] * cosines + torch.cat([-high, low], dim=3) * sines
@@ -154,11 +153,6 @@ def place_heads(
 
 def silu_times(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up, of one shape."""
-    if gate.is_cuda:
-        from copyspec.targets.static import layer_kernels
-
-        product: torch.Tensor = layer_kernels.silu_times(gate, up)
-        return product
     return torch.nn.functional.silu(gate) * up
 
 

@@ -141,7 +141,8 @@ def place_heads(
     slots: torch.Tensor,
 ) -> torch.Tensor:
     """See `fused_layers.place_heads`."""
-    (rows, columns, width), (cosines, sines), (key_cache, value_cache) = queries.shape, angles, cache
+    (rows, columns, width), (key_cache, value_cache) = queries.shape, cache
+    cosines, sines = (angle.contiguous() for angle in angles)
     size, key_heads = key_cache.shape[3], key_cache.shape[1]
     heads = width // size
     out = torch.empty_like(queries)

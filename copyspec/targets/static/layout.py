@@ -54,7 +54,7 @@ class Shape(NamedTuple):
     """Whether tokens attend to the keys of their paths in the order of positions, each as a unit of its own, so that
     the sums of a node are those of the same token in plain decoding."""
     layers: tuple[int, ...] = ()
-    """Whose inputs the pass keeps, `states.LAST` for the output head: for drafters that read hidden states."""
+    """Whose inputs the pass keeps, `base.LAST` for the output head: for drafters that read hidden states."""
 
     @property
     def words(self) -> int:
@@ -118,49 +118,34 @@ def lay_out(
     `shape.scored` is T; `moved`: rows whose accepted nodes are moved, at most `shape.moves` in all; `scratch`: number
     of the scratch row; `tile`: tokens that a unit has at most; `split`: slots that it has at most, 0: as few as partial
     results allow.
+
+    `lay_out_static` in `native/trees.c` does what follows here without it.
     """
-    if COMPILED is None:
-        _lay_out(host, shape, starts, rows, uncached, trees, scored, moved, scratch, tile, split)
+    if COMPILED is not None:
+        COMPILED.lay_out_static(
+            host,
+            shape.tokens,
+            shape.moves,
+            shape.scored,
+            shape.units,
+            shape.ordered,
+            starts,
+            [row.number for row in rows],
+            [row.pages for row in rows],
+            uncached,
+            [tree.tokens for tree in trees],
+            [tree.parents for tree in trees],
+            scored,
+            [row.pages for row in moved],
+            [row.path for row in moved],
+            [row.first_slot for row in moved],
+            scratch,
+            PAGE,
+            tile,
+            split,
+            SPLIT,
+        )
         return
-    COMPILED.lay_out_static(
-        host,
-        shape.tokens,
-        shape.moves,
-        shape.scored,
-        shape.units,
-        shape.ordered,
-        starts,
-        [row.number for row in rows],
-        [row.pages for row in rows],
-        uncached,
-        [tree.tokens for tree in trees],
-        [tree.parents for tree in trees],
-        scored,
-        [row.pages for row in moved],
-        [row.path for row in moved],
-        [row.first_slot for row in moved],
-        scratch,
-        PAGE,
-        tile,
-        split,
-        SPLIT,
-    )
-
-
-def _lay_out(
-    host: npt.NDArray[np.int64],
-    shape: Shape,
-    starts: Sequence[int],
-    rows: Sequence[PagedRow],
-    uncached: Sequence[Sequence[int]],
-    trees: Sequence[DraftTree],
-    scored: Sequence[int],
-    moved: Sequence[PagedRow],
-    scratch: int,
-    tile: int,
-    split: int = 0,
-) -> None:
-    """The Python version of `lay_out_static` in `native/trees.c`."""
     fields, moves, wanted, units = split_parts(host, shape)
     fields[:] = 0
     fields[ROW] = scratch

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from copyspec.targets.hooks.recurrence import STATE_KINDS
 from copyspec.targets.static.layout import FIELDS, PLACE, POSITION, ROW, TOKEN, TREE, WORD
 from copyspec.targets.static.settings import PAGE
 
 if TYPE_CHECKING:
-    from copyspec.targets.facts import ModelFacts
+    from copyspec.targets.model.facts import ModelFacts
 
 
 class PassInputs(NamedTuple):
@@ -75,18 +74,12 @@ def additive_masks(work: PassInputs, slots: torch.Tensor, visible: torch.Tensor,
     if facts.kinds == ("full_attention",):
         return facts.additive(visible[None, None])
     positions, keys = work.fields[POSITION].unsqueeze(1), key_positions(work, slots)
-    masks: dict[str, torch.Tensor | None] = {}
-    for kind in facts.kinds:
-        if kind in STATE_KINDS:
-            masks[kind] = None
-            continue
-        of_kind = visible
-        if kind == "sliding_attention" and facts.window is not None:
-            of_kind = visible & (positions - keys < facts.window)
-        elif kind == "chunked_attention" and facts.chunk is not None:
-            of_kind = visible & (positions // facts.chunk == keys // facts.chunk)
-        masks[kind] = facts.additive(of_kind[None, None])
-    return masks if len(masks) > 1 else masks[facts.kinds[0]]
+
+    def of_kind(kind: str) -> torch.Tensor:
+        near = facts.near(kind, positions, keys)
+        return facts.additive((visible if near is None else visible & near)[None, None])
+
+    return facts.by_kind(of_kind)
 
 
 def places_in_order(work: PassInputs) -> torch.Tensor:

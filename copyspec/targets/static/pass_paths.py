@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from copyspec.targets.detours import detour
-from copyspec.targets.hooks.paths import Paths
+from copyspec.targets.hooks.detours import detour
 from copyspec.targets.hooks.recurrence import write_state
-from copyspec.targets.hooks.tree_mixers import TreeRun, of_tokens
+from copyspec.targets.recurrent.paths import Paths
+from copyspec.targets.recurrent.tree_mixers import TreeRun, of_tokens
 from copyspec.targets.static.layout import NODE, PLACE, POSITION, ROW
 from copyspec.targets.static.masks_on_device import on_path
 

@@ -25,7 +25,7 @@ from copyspec.targets.static.running import CAPTURING, ProgramRunner
 from copyspec.targets.static.settings import PAGE, PREFILL_TOKENS, size_of
 
 if TYPE_CHECKING:
-    from copyspec.targets.prefixes import Layers
+    from copyspec.targets.rows.prefixes import Layers
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,16 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from transformers import EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
 
+from copyspec.targets.base import LAST
 from copyspec.targets.hooks.positions import positions_from_outside
 from copyspec.targets.hooks.recurrence import mixers
-from copyspec.targets.hooks.states import LAST, HiddenStates, hidden_states
+from copyspec.targets.hooks.states import HiddenStates, hidden_states
+from copyspec.targets.rows.passes import computed_cache
 from copyspec.targets.static.buffers import KeyValues, StaticCache, move
-from copyspec.targets.static.layout import PLACE, Shape
+from copyspec.targets.static.layout import PLACE, ROW, Shape
 from copyspec.targets.static.masks_on_device import PassInputs, additive_masks, key_positions, own_slots, seen
 from copyspec.targets.static.pass_paths import mixing
 from copyspec.targets.static.row_states import PooledStates
@@ -22,7 +26,7 @@ from copyspec.targets.static.triton_kernels import kernels_run
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from copyspec.targets.facts import ModelFacts
+    from copyspec.targets.model.facts import ModelFacts
 
 Masks = torch.Tensor | dict[str, torch.Tensor] | None
 
@@ -125,5 +129,34 @@ def enter_causal(model: PreTrainedModel, facts: ModelFacts) -> EnterModel:
         output = forward(input_ids=work.tokens, attention_mask=masks, use_cache=True, **keywords)
         logits: torch.Tensor = output.logits
         return logits[0] if wanted is None or by_index else logits[0, wanted]
+
+    return enter
+
+
+def enter_encoder_decoder(
+    model: PreTrainedModel, facts: ModelFacts, cross: KeyValues, ranges: torch.Tensor
+) -> EnterModel:
+    """Calls the decoder through the model's public forward; cross-attention reads `cross`, which was filled before.
+    `ranges`: the places of each row's states in it, [R, 2]: first, behind the last."""
+    forward: Callable[..., Any] = model
+    width = int(model.config.get_text_config(encoder=True).hidden_size)
+    # A placeholder, never read.
+    states = torch.zeros((1, 1, 1), dtype=facts.zero.dtype, device=ranges.device).expand(1, cross.slots, width)
+
+    def enter(work: PassInputs, masks: Masks, cache: StaticCache, wanted: torch.Tensor | None) -> torch.Tensor:
+        own = ranges[work.fields[ROW]]
+        places = torch.arange(cross.slots, device=own.device)
+        seen = (places >= own[:, :1]) & (places < own[:, 1:])
+        computed = computed_cache([(cross.view(keys), cross.view(values)) for keys, values in cross.layout.planes])
+        output = forward(
+            encoder_outputs=BaseModelOutput(last_hidden_state=states),
+            attention_mask=facts.additive(seen[None, None]),
+            decoder_input_ids=work.tokens,
+            decoder_attention_mask=masks,
+            use_cache=True,
+            **{facts.cache: EncoderDecoderCache(cache, computed)},
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits if wanted is None else logits[wanted]
 
     return enter

@@ -4,17 +4,18 @@ small pass with them is compared with the same pass without."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 
+from copyspec.targets.base import Target
 from copyspec.targets.hooks.attention import masked_attention
 from copyspec.targets.hooks.inference import in_inference_mode
 from copyspec.targets.hooks.modules import hooked
 from copyspec.targets.hooks.recurrence import mixers
-from copyspec.targets.hooks.tree_mixers import takes_passes
-from copyspec.targets.limits import rope_limit
+from copyspec.targets.model.limits import rope_limit
+from copyspec.targets.recurrent.tree_mixers import takes_passes
 from copyspec.targets.static.buffers import CacheLayout
 from copyspec.targets.static.fused_layers import fused
 from copyspec.targets.static.layout import PagedRow, Shape, lay_out
@@ -25,9 +26,10 @@ from copyspec.targets.static.triton_kernels import on_device
 from copyspec.tree import DraftTree
 
 if TYPE_CHECKING:
-    from copyspec.targets.causal import CausalTarget
-    from copyspec.targets.facts import ModelFacts
-    from copyspec.targets.seq2seq import Seq2SeqTarget
+    from transformers import PreTrainedModel
+
+    from copyspec.targets.hooks.recurrence import LayerParts
+    from copyspec.targets.model.facts import ModelFacts
     from copyspec.targets.static.fused_layers import FusedLayer
 
 TREE = DraftTree([1, 2, 3, 4, 5], [-1, 0, -1, 2, 0], [0.5] * 5, [None] * 5)
@@ -40,7 +42,18 @@ TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 TOLERANCE_LOW_PRECISION = 0.25
 
 
-def refusal(target: CausalTarget | Seq2SeqTarget) -> str | None:
+class DynamicTarget(Target, Protocol):
+    """A target whose passes have any shape, in the place of which static ones are made."""
+
+    model: PreTrainedModel
+    layer_parts: Sequence[LayerParts]
+    is_recurrent: bool
+
+    @property
+    def facts(self) -> ModelFacts: ...
+
+
+def refusal(target: DynamicTarget) -> str | None:
     """Why passes of this model cannot be static; None if no reason is known."""
     model, facts = target.model, target.facts
     name = type(model).__name__
@@ -65,7 +78,7 @@ def refusal(target: CausalTarget | Seq2SeqTarget) -> str | None:
 
 
 @in_inference_mode
-def attention_refusal(target: CausalTarget | Seq2SeqTarget, layout: CacheLayout) -> str | None:
+def attention_refusal(target: DynamicTarget, layout: CacheLayout) -> str | None:
     """Why the model cannot use tree attention; None if it can."""
     facts, name = target.facts, type(target.model).__name__
     if target.is_encoder_decoder:
@@ -91,7 +104,7 @@ def attention_refusal(target: CausalTarget | Seq2SeqTarget, layout: CacheLayout)
 
 @in_inference_mode
 def fusing_refusal(
-    target: CausalTarget | Seq2SeqTarget, layout: CacheLayout, attention: str | None, layers: Sequence[FusedLayer]
+    target: DynamicTarget, layout: CacheLayout, attention: str | None, layers: Sequence[FusedLayer]
 ) -> str | None:
     """Why the model cannot use `layers`; None if it can. `attention`: the name of its implementation."""
     pool, name = PagePool(PoolSize(layout, 1, 3)), type(target.model).__name__
@@ -108,7 +121,7 @@ def fusing_refusal(
 
 
 def _logits(
-    target: CausalTarget | Seq2SeqTarget,
+    target: DynamicTarget,
     pool: PagePool,
     attention: str | None,
     layers: Sequence[FusedLayer] = (),

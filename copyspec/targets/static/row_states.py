@@ -1,23 +1,21 @@
 """Recurrent states of a pool's rows at fixed addresses, and what the tokens of the last pass write into them.
 
-A pass takes all its tokens at once, from the states of their rows, and leaves these as they are (`hooks.tree_mixers`).
-Once it is known which of its tokens are accepted, `commit` writes these into the states, of all layers together.
+A pass takes all its tokens at once, from the states of their rows, and leaves these as they are
+(`recurrent.tree_mixers`). Once it is known which of its tokens are accepted, `commit` writes these into the states, of
+all layers together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from copyspec.targets.hooks.inference import inference_mode
 from copyspec.targets.hooks.recurrence import State
-from copyspec.targets.hooks.recurrences import PIECE_BYTES, TokenWrites
-from copyspec.targets.hooks.tree_mixers import CONV, RECURRENT, TreeRun
-
-if TYPE_CHECKING:
-    pass
+from copyspec.targets.recurrent.recurrences import PIECE_BYTES, TokenWrites
+from copyspec.targets.recurrent.tree_mixers import CONV, RECURRENT, TreeRun
 
 
 class StateKind(NamedTuple):

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from copyspec.options import Runner, StaticOptions
+from copyspec.targets.base import LAST, Scores, Session
 from copyspec.targets.hooks.inference import in_inference_mode
-from copyspec.targets.hooks.states import LAST
-from copyspec.targets.passes import check_rows
-from copyspec.targets.scores import Scores
+from copyspec.targets.rows.passes import check_rows
 from copyspec.targets.static.buffers import CacheLayout, move
 from copyspec.targets.static.layout import Shape, lay_out, place_of
 from copyspec.targets.static.paging import StaticRow, beginnings
@@ -36,17 +35,25 @@ from copyspec.targets.static.settings import (
 from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
-    from copyspec.targets.facts import ModelFacts
+    from copyspec.targets.base import RowStates
     from copyspec.targets.hooks.model_state import ModelState
     from copyspec.targets.hooks.recurrence import State
-    from copyspec.targets.hooks.states import HiddenStates, RowStates
-    from copyspec.targets.prefixes import Layers, Prefix
-    from copyspec.targets.seq2seq import Seq2SeqSession
+    from copyspec.targets.hooks.states import HiddenStates
+    from copyspec.targets.model.facts import ModelFacts
+    from copyspec.targets.rows.prefixes import Layers, Prefix
     from copyspec.tree import DraftTree
 
 logger = logging.getLogger(__name__)
 
 Rows = Sequence[Sequence[int]]
+
+
+class EncoderSession(Session, Protocol):
+    """A session whose rows have been read by an encoder."""
+
+    def cross_contents(self) -> Sequence[Sequence[tuple[torch.Tensor, torch.Tensor]]]:
+        """Keys and values of each row and layer of cross-attention, [H, S, D]; none before a pass has computed them."""
+        ...
 
 
 class SessionHost(Protocol):
@@ -69,7 +76,7 @@ class SessionHost(Protocol):
     @property
     def facts(self) -> ModelFacts: ...
 
-    def encoder_session(self, prompts: Sequence[Sequence[int]]) -> Seq2SeqSession | None:
+    def encoder_session(self, prompts: Sequence[Sequence[int]]) -> EncoderSession | None:
         """Open a session that holds the encoder's output; None for decoder-only models."""
         ...
 
@@ -95,7 +102,7 @@ class StaticSession:
         self._pool: PagePool | None = None
         self._starts: list[int] | None = None  # cached tokens and uncached ones of each row in the last `score`
         self._uncached: Rows = ()  # in the last `score`
-        self._encoder: Seq2SeqSession | None = None
+        self._encoder: EncoderSession | None = None
         self._cross_is_stale = False
         self._state: ModelState | None = None  # of the model when rows were last added
         self._warned_states = False
@@ -160,8 +167,8 @@ class StaticSession:
         unread, self._is_settled = list(uncached), True
         if self.is_recurrent:
             self._commit()
-        if self._encoder is not None and self._encoder.has_no_cross:
-            self._encoder.prefill([ids[:1] for ids in unread])  # for cross-attention alone
+        if self._encoder is not None and not all(self._encoder.cross_contents()):
+            self._encoder.score([ids[:1] for ids in unread], [EMPTY] * len(unread))  # for cross-attention alone
             self._encoder.trim([0] * len(self._rows))
         starts = self._begin(unread, trees)
         self._read_pieces(starts, unread, trees)
@@ -499,7 +506,7 @@ class StaticSession:
         return places.to(self._target.facts.device)
 
     def _cross_width(self) -> int:
-        if self._encoder is None or self._encoder.has_no_cross:
+        if self._encoder is None or not all(self._encoder.cross_contents()):
             return 0
         return slot_bucket(sum([layers[0][0].shape[1] for layers in self._encoder.cross_contents()]))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Literal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, cast
 from weakref import proxy
 
 import torch
@@ -14,33 +14,30 @@ import torch
 from copyspec.common.forks import fork_safe
 from copyspec.common.lockless import LiveSet
 from copyspec.options import StaticOptions
-from copyspec.targets.causal import TreeSession, training_error
-from copyspec.targets.facts import read_facts
 from copyspec.targets.hooks.attention import masked_attention, without_cudnn_attention
 from copyspec.targets.hooks.model_state import ModelState
 from copyspec.targets.hooks.recurrence import LayerParts
+from copyspec.targets.model.facts import read_facts, training_error
 from copyspec.targets.selftest import checking as selftest
-from copyspec.targets.seq2seq import Seq2SeqSession
 from copyspec.targets.static import tree_attention
 from copyspec.targets.static.buffers import CacheLayout
-from copyspec.targets.static.encoder_decoder import enter_encoder_decoder
 from copyspec.targets.static.fused_layers import FusedLayer, fused, fused_layers
 from copyspec.targets.static.layout import Shape
 from copyspec.targets.static.pools import FreePools, PagePool, PoolSize
-from copyspec.targets.static.program import StaticProgram, enter_causal
-from copyspec.targets.static.refusals import attention_refusal, fusing_refusal, refusal
+from copyspec.targets.static.program import StaticProgram, enter_causal, enter_encoder_decoder
+from copyspec.targets.static.refusals import DynamicTarget, attention_refusal, fusing_refusal, refusal
 from copyspec.targets.static.running import Captures, ProgramRunner
 from copyspec.targets.static.settings import PREFILL_TOKENS, QUERIES
-from copyspec.targets.static.static_session import StaticSession
+from copyspec.targets.static.static_session import EncoderSession, StaticSession
 from copyspec.targets.static.triton_kernels import kernels_run
+from copyspec.tree import EMPTY
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from copyspec.targets.base import Session
-    from copyspec.targets.causal import CausalTarget
-    from copyspec.targets.facts import ModelFacts
-    from copyspec.targets.seq2seq import Seq2SeqTarget
+    from copyspec.targets.model.facts import ModelFacts
+    from copyspec.targets.rows.prefixes import PrefixSession
 
 logger = logging.getLogger(__name__)
 
@@ -48,12 +45,11 @@ logger = logging.getLogger(__name__)
 class StaticTarget:
     """Wraps another target, which provides the sessions where static passes are not possible."""
 
-    def __init__(
-        self, inner: CausalTarget | Seq2SeqTarget, options: StaticOptions | None = None, *, is_checked: bool = False
-    ) -> None:
+    def __init__(self, inner: DynamicTarget, options: StaticOptions | None = None, *, is_checked: bool = False) -> None:
         """`is_checked`: skip the self-test of architectures that this project's tests do not cover."""
         self.inner, self.model = inner, inner.model
-        self.supports_drafts, self.is_encoder_decoder = inner.supports_drafts, inner.is_encoder_decoder
+        self.supports_drafts, self.supports_trees = inner.supports_drafts, inner.supports_trees
+        self.is_encoder_decoder, self.is_recurrent = inner.is_encoder_decoder, inner.is_recurrent
         self.vocab_size, self.max_length, self.encoder_length = inner.vocab_size, inner.max_length, inner.encoder_length
         self.options = options or StaticOptions()
         self.options.verify()
@@ -77,10 +73,6 @@ class StaticTarget:
     @property
     def facts(self) -> ModelFacts:
         return self.inner.facts
-
-    @property
-    def supports_trees(self) -> bool:
-        return self.inner.supports_trees
 
     @property
     def keeps_states(self) -> bool:
@@ -130,29 +122,23 @@ class StaticTarget:
             if self._check_state() and self._refused is None:
                 self._fused = self._fusible()
 
-    def encoder_session(self, prompts: Sequence[Sequence[int]]) -> Seq2SeqSession | None:
-        if not self.is_encoder_decoder:
-            return None
-        session = self.inner.open(prompts)
-        assert isinstance(session, Seq2SeqSession)
-        return session
+    def encoder_session(self, prompts: Sequence[Sequence[int]]) -> EncoderSession | None:
+        return cast("EncoderSession", self.inner.open(prompts)) if self.is_encoder_decoder else None
 
     def layout(self) -> CacheLayout:
         if self._layout is None:
             session = self.inner.open([[0]])
-            assert isinstance(session, TreeSession)
-            session.prefill([[0]])
-            layers = session.contents(0)
-            parts = [
-                LayerParts(part.states, attends=number in layers) for number, part in enumerate(self.inner.layer_parts)
-            ]
-            self._layout = CacheLayout([*layers.values()], parts, session.states(0))
+            session.score([[0]], [EMPTY])
+            session.keep([[]])
+            cached, parts = cast("PrefixSession", session), self.inner.layer_parts
+            layers = cached.read(0, 0, 1)
+            if not parts and None in layers:
+                raise ValueError("some of its layers keep no keys and values of their own")
+            attending = {number for number, layer in enumerate(layers) if layer is not None}
+            parts = [LayerParts(part.states, attends=number in attending) for number, part in enumerate(parts)]
+            self._layout = CacheLayout([layer for layer in layers if layer is not None], parts, cached.states(0))
             session.close()
         return self._layout
-
-    @property
-    def is_recurrent(self) -> bool:
-        return self.inner.is_recurrent
 
     def pool(self, size: PoolSize) -> PagePool:
         return self.pools.take(size, lambda size: PagePool(size, self._runner))
@@ -202,10 +188,8 @@ class StaticTarget:
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(masked_attention(self.model, self.facts.configs, self._attention()))
-            stack.enter_context(fused(self._fused))
-            stack.enter_context(without_cudnn_attention(self.facts.device))
+        attention = masked_attention(self.model, self.facts.configs, self._attention())
+        with attention, fused(self._fused), without_cudnn_attention(self.facts.device):
             yield
 
     def _wants_tree_attention(self) -> bool:
@@ -259,7 +243,8 @@ class StaticTarget:
         tested = list[StaticTarget]()
 
         def make(model: PreTrainedModel) -> StaticTarget:
-            tested.append(StaticTarget(type(self.inner)(model, read_facts(model)), options, is_checked=True))
+            kind: Any = type(self.inner)
+            tested.append(StaticTarget(kind(model, read_facts(model)), options, is_checked=True))
             return tested[-1]
 
         try:

@@ -18,13 +18,13 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from copyspec.targets.hooks.recurrence import RECURRENT_KINDS, STATE_KINDS
+from copyspec.targets.hooks.recurrence import RECURRENT_KINDS
 from copyspec.targets.static.layout import POSITION
 from copyspec.targets.static.masks_on_device import PassInputs, key_positions, own_slots, places_in_order, seen
 from copyspec.targets.static.triton_kernels import kernels_run
 
 if TYPE_CHECKING:
-    from copyspec.targets.facts import ModelFacts
+    from copyspec.targets.model.facts import ModelFacts
 
 NAME = "copyspec_tree"
 """The name of this attention in transformers' registry."""
@@ -57,16 +57,14 @@ def attending(work: PassInputs, *, caps: bool = True) -> Iterator[None]:
 def markers(work: PassInputs, facts: ModelFacts) -> Any:
     """The markers of a pass, None for recurrent layers: one, or a dict by kind of attention."""
     integers = work.fields[POSITION].view(1, 1, -1, 1)
-    of_kinds = {
-        kind: None
-        if kind in STATE_KINDS
-        else integers.expand(-1, 1 + (facts.window or 0 if kind == "sliding_attention" else 0), -1, -1)
-        for kind in facts.kinds
-    }
-    return of_kinds if len(of_kinds) > 1 else of_kinds[facts.kinds[0]]
+
+    def of_kind(kind: str) -> torch.Tensor:
+        return integers.expand(-1, 1 + (facts.window or 0 if kind == "sliding_attention" else 0), -1, -1)
+
+    return facts.by_kind(of_kind)
 
 
-def attend(
+def attend_in_torch(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
@@ -81,26 +79,9 @@ def attend(
     `query` [1, H, T, D]; `keys` and `values` [1, Hkv, S, D] of all places of the pool; `window`: 0: none; `softcap`:
     scores s become softcap * tanh(s / softcap) (Gemma 2); `sinks` [H]: a score per head that takes part in the softmax
     but has no value (gpt-oss). Returns [1, T, H, Dv].
+
+    With torch operators: used without Triton, and as the reference for its kernel.
     """
-    if query.is_cuda and kernels_run(query.device):
-        from copyspec.targets.static import tree_kernel
-
-        attended: torch.Tensor = tree_kernel.attend(query, keys, values, work, window, scale, softcap, sinks)
-        return attended
-    return attend_in_torch(query, keys, values, work, window, scale, softcap, sinks)
-
-
-def attend_in_torch(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    work: PassInputs,
-    window: int,
-    scale: float,
-    softcap: float | None = None,
-    sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """`attend` with torch operators: used without Triton, and as the reference for its kernel."""
     _, heads, tokens, width = query.shape
     key_heads, places = keys.shape[1:3]
     grouped = query[0].reshape(key_heads, heads // key_heads, tokens, width)
@@ -161,6 +142,11 @@ def tree_attention_forward(
         _running.callers.append(module)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     cap = softcap if _running.caps else None
+    attend: Any = attend_in_torch
+    if query.is_cuda and kernels_run(query.device):
+        from copyspec.targets.static import tree_kernel
+
+        attend = tree_kernel.attend
     return attend(query, key, value, work, attention_mask.shape[1] - 1, scale, cap, s_aux), None
 
 

@@ -197,7 +197,7 @@ def attend(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """See `tree_attention.attend`."""
+    """See `tree_attention.attend_in_torch`."""
     _, heads, tokens, key_width = query.shape
     key_heads, value_width, device = keys.shape[1], values.shape[3], query.device
     group = heads // key_heads

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from copyspec.options import StaticOptions
-from copyspec.targets.causal import CausalTarget
-from copyspec.targets.facts import read_facts
-from copyspec.targets.prefixes import Prefix
+from copyspec.targets.eager.causal import CausalTarget
+from copyspec.targets.model.facts import read_facts
+from copyspec.targets.rows.prefixes import Prefix
 from copyspec.targets.static.static_session import StaticSession
 from copyspec.targets.static.static_target import StaticTarget
 from copyspec.tree import EMPTY, DraftTree

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from copyspec.options import StaticOptions
 from copyspec.targets import wrap
-from copyspec.targets.hooks.paths import Paths
 from copyspec.targets.hooks.recurrence import mixers
+from copyspec.targets.recurrent.paths import Paths
 from copyspec.targets.static.layout import PagedRow, Shape, lay_out, split_parts
 from copyspec.targets.static.masks_on_device import PassInputs
 from copyspec.targets.static.pass_paths import PassPaths
@@ -82,7 +82,8 @@ def test_the_states_are_those_of_the_accepted_tokens(name: str) -> None:
     alone: Any = wrap(model)
     for row, (sequence, cached) in enumerate(zip(rows.sequences, rows.cached, strict=True)):
         reading = alone.open([sequence])
-        reading.prefill([sequence[:cached]])
+        reading.score([sequence[:cached]], [EMPTY])
+        reading.keep([[]])
         for mixer, expected in enumerate(reading.states(0)):
             states = session.pool.states.state(mixer)
             assert states.keys() == expected.keys()

@@ -1,0 +1,1 @@
+"""The eager runner: passes through the public forward of a model, whose Python runs each time."""
