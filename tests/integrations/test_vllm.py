@@ -99,6 +99,22 @@ def test_a_told_text_is_written_in_few_steps() -> None:
     assert plain.steps > 2 * helped.steps
 
 
+@pytest.mark.parametrize("ends", [[], [0]], ids=["header", "end of turn"])
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_is_drafted_after_the_end_of_the_told_text(seed: int, ends: list[int]) -> None:
+    """In the prompt the text goes on: with the end of the turn, or with the header of the answer alone, and after that
+    with the output itself. A pass brings the end by itself."""
+    runner = Runner(engine_config(random.Random(seed).choice([16, 32, 64])))
+    prompt = [*ids(f"write: {text(seed)}"), *ends, *ids(" answer")]
+    row = runner.add("a", request(seed, with_source(seed)))
+    row.prompt_token_ids = prompt
+    while runner.requests:
+        (draft,) = runner.step()
+        if runner.requests:
+            assert draft == row.script[len(row.output) : -1][: len(draft)]
+    assert row.steps <= 1 + len(row.script) / 10
+
+
 @pytest.mark.parametrize("seed", [None, 7])
 def test_long_texts_are_prepared_and_freed_in_parts_while_all_rows_go_on(
     seed: int | None, monkeypatch: pytest.MonkeyPatch
@@ -391,6 +407,34 @@ def test_costs_are_those_of_the_tokens_of_a_step() -> None:
     for _ in range(300):
         costs.observe(rng.randint(1, 200), 5e-3)
     assert slope(costs) == pytest.approx(1e-3, rel=0.2)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_steps_that_read_prompts_say_nothing_about_drafts(
+    seed: int, hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that begins where another ended leaves the number of rows as it was."""
+    rng, observed = random.Random(seed), list[int]()
+    monkeypatch.setattr(StepCosts, "observe", lambda self, tokens, seconds: observed.append(tokens))
+    runner = Runner(engine_config(), hidden=hidden)
+    waiting = [request(number, with_source(number) if rng.random() < 0.5 else None) for number in range(12)]
+    for row in waiting:
+        row.unread = rng.choice([0, 0, 2])
+    most, verified = rng.randint(1, 3), 0
+    while runner.requests or waiting:
+        while waiting and len(runner.requests) < most:
+            runner.add(f"r{len(waiting)}", waiting.pop())
+        rows = list(runner.requests.values())
+        tokens = len(rows) + sum(len(row.drafts) for row in rows)
+        old, steps = {id(row) for row in rows if row.output}, len(observed)
+        runner.step()
+        if any(id(row) not in old for row in rows):
+            assert len(observed) == steps
+        elif len(observed) > steps:
+            assert observed[steps:] == [tokens]
+            verified += 1
+    assert verified > 10
 
 
 def test_rows_that_are_sampled_with_a_seed_draft_whatever_it_costs() -> None:

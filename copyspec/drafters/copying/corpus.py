@@ -71,6 +71,8 @@ class CopyCorpus:
     ) -> None:
         if not isinstance(eos, (int, NoneType)):
             eos = _last_used(sources, eos) if len(eos) > 1 else min(eos, default=None)
+        self.eos = eos
+        """The token that is drafted where the output may end; None: none."""
         self.tokens: list[int] = [SEPARATOR]
         self.kinds: list[int] = [PROMPT]  # by position, up to the first one of the output
         self._starts: list[int] = []  # first position of each source, ascending

@@ -65,7 +65,7 @@ from copyspec.drafters.copying.substitutes import COLUMNS, MAX_KEPT, MAX_REPLACE
 from copyspec.drafters.copying.versions import VersionComparisons, version_of
 from copyspec.drafters.predictors.ngrams import KEY_BITS, MAX_CONTINUATIONS, MIN_SHARE, ORDERS, NGrams
 from copyspec.sources import EVEN_ODDS, Source
-from copyspec.tree import EMPTY, ROOT, DraftTree
+from copyspec.tree import EMPTY, ROOT, DraftTree, path_to
 
 
 def _constants(copy_priority: float) -> tuple[Any, ...]:
@@ -223,10 +223,21 @@ class CopyDrafter:
         self._cursors, self._grown = [], NO_TREE
 
     def _chain(self, length: int) -> Chain:
-        """The chain of most expected accepted tokens, cut from a larger tree; all of that tree is learned from."""
+        """The chain of most expected accepted tokens, cut from a larger tree; all of that tree is learned from.
+
+        It stops where the output more likely ends than goes on. The end itself needs no draft: a pass brings the token
+        after its accepted ones. What may follow is unlikely, but long, as the prompt's own copy of an edited text is.
+        """
         self._cursors = self._tracker.cursors()
         self._grown = grow(self._corpus, self._cursors, self._estimates, Budget(CHAIN_SEARCH * length), self._ngrams)
-        return best_chain(self._grown, self._corpus, self._estimates, length)
+        tokens, scores, positions = best_chain(self._grown, self._corpus, self._estimates, length)
+        grown, eos, stop = self._grown, self._corpus.eos, len(tokens)
+        for end in [node for node, token in enumerate(grown.tokens) if token == eos] if eos in grown.tokens else ():
+            before = [grown.tokens[node] for node in path_to(grown.parents, grown.parents[end])]
+            at = len(before)
+            if at < stop and grown.scores[end] >= scores[at] and before == tokens[:at]:
+                stop = at
+        return tokens[:stop], scores[:stop], positions[:stop]
 
 
 @dataclass(eq=False, slots=True)

@@ -41,6 +41,7 @@ class Proposer:
         self._costs = StepCosts()
         self._calibration = Calibration()
         self._verified = (0, 0.0, 0)  # of this step: tokens drafted, how many were expected to be accepted, and were
+        self._has_new = False  # whether this step read a prompt to its end, for which it took longer than for drafts
         self._runner: Any | None = None
         self._drafts_sampled = True
         self._rows: dict[object, RequestRow] = {}
@@ -79,14 +80,14 @@ class Proposer:
         """Draft tokens for each row, as many as pay. Errors are logged once, since raising would end the engine."""
         started = perf_counter()
         decoding = all(sampled_token_ids)  # a row without a token is still reading its prompt
-        if self._last is not None and decoding and self._last[0] == len(sampled_token_ids):
-            rows, drafted, since = self._last
-            self._costs.observe(rows + drafted, max(started - since, 1e-6))
-        self._verified = (0, 0.0, 0)
+        self._verified, self._has_new = (0, 0.0, 0), False
         followed = [
             self._followed(slot, sampled, num_tokens_no_spec, token_ids_cpu)
             for slot, sampled in enumerate(sampled_token_ids)
         ]
+        if self._last is not None and decoding and not self._has_new and self._last[0] == len(sampled_token_ids):
+            rows, drafted, since = self._last
+            self._costs.observe(rows + drafted, max(started - since, 1e-6))
         if self._adaptive and self._verified[0]:
             self._calibration.observe(*self._verified)
         self._prepare(followed)
@@ -170,6 +171,7 @@ class Proposer:
             length = int(request.num_prompt_tokens)
             prompt = request.prompt_token_ids
             prompt = tokens[:length].tolist() if prompt is None else list(prompt)
+            self._has_new = True
             row = self._rows[key] = self._maker.make(request, prompt, request.sampling_params)
         return row
 
@@ -178,6 +180,7 @@ class Proposer:
         row = self._rows.get(slot)
         start = tuple(tokens[:4].tolist())
         if row is None or row.request != start or row.length != total - sampled or not _agrees(row, tokens):
+            self._has_new = True
             row = self._rows[slot] = self._maker.make(start, tokens[: total - sampled].tolist())
         return row
 
