@@ -96,19 +96,21 @@ def decode(
                     return
                 yield []
                 continue
-            try:
-                batch.launch()
-            finally:
-                if untold:
-                    told, untold = untold, []
-                    yield told
+            batch.launch()
+            if untold:
+                told, untold = untold, []
+                yield told
             outputs = batch.finish()
             if any([output.finish is not None for output in outputs]):
                 batch.drop_finished()
-            elif is_ahead and len(batch.rows) > 1:  # a single one's caller may be slow, which would count as its passes
+            elif is_ahead and len(batch.rows) > 1 and not batch.is_outlasted:  # a single one's tokens wait for nothing
                 untold = outputs
                 continue
             yield outputs
+    except Exception:  # an interrupt cannot wait for the caller
+        if untold:
+            yield untold
+        raise
     finally:
         batch.close()
 
@@ -148,6 +150,9 @@ class Batch:
     _reach: int = START_NODES  # draft nodes that a row may ask for
     _pauses: bool = False  # whether the next pass is made without drafts, to learn what it costs
     _launched: _Launched | None = None
+    is_outlasted: bool = False
+    """Whether the last pass may have ended while the caller was told of the one before, so that its time is not known:
+    that of the next one is, if it waits for the caller."""
 
     def add(self, rows: list[Row]) -> None:
         """Let these rows join; the next passes read their prompts."""
@@ -252,7 +257,7 @@ class Batch:
         """Verify what the launched pass scored, and commit it."""
         session, target, clock, launched = self._session, self._target, self._costs.clock, self._launched
         assert session is not None and launched is not None
-        self._launched = None
+        self._launched, resumed = None, clock()
         rows, reading, trees, scores = launched.rows, launched.reading, launched.trees, launched.scores
         with inference_mode(True) if launched.shows else _AS_IT_IS:
             # Reading the picks waits for the pass to end, so that its time can be measured.
@@ -275,6 +280,10 @@ class Batch:
         # A pass on a CPU has ended when `score` returns.
         overlapped = launched.bookkept - launched.launched if scores.logits.is_cpu else 0.0
         seconds, times = sampled - launched.drafted - overlapped, self._times
+        telling = resumed - launched.bookkept
+        self.is_outlasted = telling > sampled - resumed
+        if self.is_outlasted:
+            seconds -= telling
         times.passes += 1
         times.runner = session.runner
         times.draft += launched.drafted - launched.started
@@ -287,9 +296,10 @@ class Batch:
         tokens, is_first, is_known = launched.tokens + nodes, launched.is_first, True
         if session.computes is not None:
             tokens, is_first = session.computes(tokens), False  # prompts are tokens like any others
-        if session.is_settled and is_first:
+        is_measured = session.is_settled and not self.is_outlasted
+        if is_measured and is_first:
             self._costs.observe_first(tokens, seconds)
-        elif session.is_settled:
+        elif is_measured:
             is_known = self._costs.observe(tokens, seconds)
         budget = launched.budget
         if budget is not None:

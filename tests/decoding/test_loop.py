@@ -348,6 +348,67 @@ def test_rows_are_told_while_the_device_works(monkeypatch: pytest.MonkeyPatch) -
     assert tokens == [3, 3]
 
 
+@pytest.mark.parametrize("place", ["add", "score", "requests"])
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, KeyboardInterrupt])
+def test_what_was_verified_is_told_before_an_error(
+    monkeypatch: pytest.MonkeyPatch, place: str, error: type[BaseException]
+) -> None:
+    """Wherever it is raised; an interrupt is raised at once, since the caller could end the run and lose it."""
+    monkeypatch.setattr(loop, "SYNCHRONOUS", ())
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    def requests() -> Iterator[Request | None]:
+        for _ in range(2):
+            yield Request([1, 2], 9, SamplingOptions())
+        yield from [None] * 2
+        if place != "requests":
+            monkeypatch.setattr(FakeSession, place, fail)
+            yield Request([1, 2], 9, SamplingOptions())
+        fail()
+
+    tokens = 0
+    with pytest.raises(error):
+        for step in decode(FakeTarget(VOCAB), requests(), DecodeSettings(batch_size=3)):
+            tokens += sum([len(output.tokens) for output in step])
+    assert tokens == (4 if error is torch.OutOfMemoryError else 2)
+
+
+@hypothesis_settings(max_examples=30, deadline=None)
+@given(
+    delays=st.lists(st.sampled_from([0.0, 0.001, 0.5, 3.0, 4.999, 5.0, 40.0]), min_size=30, max_size=30),
+    rows=st.integers(1, 4),
+)
+def test_a_slow_caller_does_not_count_as_passes(delays: list[float], rows: int) -> None:
+    """Of a device whose passes take 5 s each: what is learned is their time, whatever callers do meanwhile."""
+    now, ready, told = 0.0, 0.0, 0
+    score, read = FakeSession.score, loop.best_picks
+
+    def launch(session: FakeSession, *arguments: Any) -> Any:
+        nonlocal ready
+        ready = now + 5.0
+        return score(session, *arguments)
+
+    def wait(scores: Any) -> Any:
+        nonlocal now
+        now = max(now, ready)
+        return read(scores)
+
+    costs, seconds = CostModel(lambda: now), list[float]()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loop, "SYNCHRONOUS", ())
+        patched.setattr(FakeSession, "score", launch)
+        patched.setattr(loop, "best_picks", wait)
+        patched.setattr(costs, "observe", lambda _, measured: seconds.append(measured))
+        requests = [Request([1, 2], 20, SamplingOptions()) for _ in range(rows)]
+        for _ in decode(FakeTarget(VOCAB), requests, cost_model=costs):
+            now += delays[told]
+            told += 1
+    assert seconds == [pytest.approx(5.0)] * len(seconds)
+    assert len(seconds) >= 9  # of 19 after the prompts: every second one at least
+
+
 def test_rows_are_taken_as_others_finish() -> None:
     target = FakeTarget(VOCAB)
     lengths = [3, 30, 4, 5, 6, 7, 8]

@@ -185,6 +185,22 @@ def test_a_verdict_holds_for_the_process(monkeypatch: pytest.MonkeyPatch) -> Non
     assert wrap(models.tiny("qwen2", seed=1, vocab_size=80)).supports_trees
 
 
+def test_a_verdict_holds_in_every_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose name a sibling keeps: classes from outside transformers may read files of it."""
+    built, build = list[str](), sibling.build
+
+    def recorded(kind: Any, config: PreTrainedConfig) -> Any:
+        built.append(config.name_or_path)
+        return build(kind, config)
+
+    monkeypatch.setattr(sibling, "build", recorded)
+    for folder in ("/models/one", "/models/other"):
+        model = models.tiny("llama")
+        model.config.name_or_path = folder
+        assert wrap(model).supports_trees
+    assert built == ["/models/one"]
+
+
 def test_models_without_a_sibling_are_tested_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ValueError("sizes do not fit")

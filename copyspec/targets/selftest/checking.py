@@ -111,7 +111,8 @@ def _found_on_sibling(make: MakeTarget, model: PreTrainedModel, kind: str) -> st
     """Run the trial on the sibling, once per class and configuration. Raises if no sibling of `model` works."""
     with lock_of(model):
         config = sibling.small_config(model)
-    key = (type(model), kind, json.dumps(config.to_dict(), sort_keys=True, default=str))
+    named = {**config.to_dict(), "_name_or_path": ""}  # what is found holds for this architecture in every folder
+    key = (type(model), kind, json.dumps(named, sort_keys=True, default=str))
     with _lock:
         if key not in _findings:
             small = sibling.build(type(model), config)

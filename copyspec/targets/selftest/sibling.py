@@ -29,7 +29,6 @@ def small_config(model: PreTrainedModel) -> PreTrainedConfig:
     """Return a small configuration of `model` with attention that takes masks. Raises what its type raises for it."""
     config = shrunk(model.config, window=WINDOW, positions=POSITIONS)
     use_masked_attention(model, configs(config))
-    config.name_or_path = ""  # what is found holds for this architecture in every folder
     return config
 
 
