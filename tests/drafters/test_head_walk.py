@@ -224,15 +224,19 @@ def test_a_pass_reads_heads_at_most_once(kind: str, copies: bool, monkeypatch: p
     for request in requests:
         add_heads(request, heads, copies=copies)
     walks, steps = counted_reads(monkeypatch), list[int]()
-    step = loop.Batch.step
+    launch, finish = loop.Batch.launch, loop.Batch.finish
 
-    def counted(batch: loop.Batch) -> Any:
-        before = len(walks)
-        outputs = step(batch)
-        steps.append(len(walks) - before)
+    def launched(batch: loop.Batch) -> None:
+        steps.append(-len(walks))
+        launch(batch)
+
+    def finished(batch: loop.Batch) -> Any:
+        outputs = finish(batch)
+        steps[-1] += len(walks)
         return outputs
 
-    monkeypatch.setattr(loop.Batch, "step", counted)
+    monkeypatch.setattr(loop.Batch, "launch", launched)
+    monkeypatch.setattr(loop.Batch, "finish", finished)
     run(target, requests)
     assert max(steps) == 1 and sum(steps) > 5 and max(walks) == 2  # the batch has two rows
 
@@ -341,18 +345,18 @@ def test_one_read_of_the_host_per_pass(
     for request in requests:
         add_heads(request, heads, copies=copies)
     walks, rides, passes = counted_reads(monkeypatch), list[int](), list[int]()
-    ride, step = heads.ride, loop.Batch.step
+    ride, launch = heads.ride, loop.Batch.launch
 
     def ridden(rows_of: Any, picks: Any) -> Any:
         rides.append(len(rows_of))
         return ride(rows_of, picks)
 
-    def counted(batch: loop.Batch) -> Any:
+    def counted(batch: loop.Batch) -> None:
         passes.append(len(batch.rows))
-        return step(batch)
+        launch(batch)
 
     monkeypatch.setattr(heads, "ride", ridden)
-    monkeypatch.setattr(loop.Batch, "step", counted)
+    monkeypatch.setattr(loop.Batch, "launch", counted)
     drafted = run(target, requests)
     assert [tokens for tokens, _ in drafted] == expected
     assert sum(stats.num_draft_tokens_per_source.get("heads", 0) for _, stats in drafted) > 0
