@@ -181,7 +181,7 @@ class CopyDrafter:
         if budget.max_nodes <= 0:
             return EMPTY
         if budget.chain:
-            tokens, scores, positions = self._chain(budget.max_nodes)
+            tokens, scores, positions = self._chain(budget.max_nodes, ends=bool(budget.costs))
             count, parents = budget.cut(scores), list(range(ROOT, len(tokens) - 1))
             return self._corpus.arranged(tokens, parents, scores, positions, count) if count else EMPTY
         self._cursors = self._tracker.cursors()
@@ -192,11 +192,11 @@ class CopyDrafter:
         return self._corpus.arranged(grown.tokens, grown.parents, grown.scores, grown.positions, count)
 
     def chain(self, length: int) -> tuple[list[int], list[float]]:
-        """The tokens and scores of `propose(Budget(length, chain=True))`, for engines that need no more."""
+        """The tokens and scores of a chain, for engines that need no more and where a drafted token costs time."""
         if length <= 0:
             self._cursors, self._grown = [], NO_TREE
             return [], []
-        tokens, scores, _ = self._chain(length)
+        tokens, scores, _ = self._chain(length, ends=True)
         return tokens, scores
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -222,17 +222,20 @@ class CopyDrafter:
         self._corpus.extend(tokens)
         self._cursors, self._grown = [], NO_TREE
 
-    def _chain(self, length: int) -> Chain:
+    def _chain(self, length: int, *, ends: bool) -> Chain:
         """The chain of most expected accepted tokens, cut from a larger tree; all of that tree is learned from.
 
-        It stops where the output more likely ends than goes on. The end itself needs no draft: a pass brings the token
-        after its accepted ones. What may follow is unlikely, but long, as the prompt's own copy of an edited text is.
+        Where tokens are not free it `ends` where the output more likely does than goes on. The end itself needs no
+        draft: a pass brings the token after its accepted ones. What may follow is unlikely, but long, as the prompt's
+        own copy of an edited text is.
         """
         self._cursors = self._tracker.cursors()
         self._grown = grow(self._corpus, self._cursors, self._estimates, Budget(CHAIN_SEARCH * length), self._ngrams)
         tokens, scores, positions = best_chain(self._grown, self._corpus, self._estimates, length)
         grown, eos, stop = self._grown, self._corpus.eos, len(tokens)
-        for end in [node for node, token in enumerate(grown.tokens) if token == eos] if eos in grown.tokens else ():
+        if not ends or eos not in grown.tokens:
+            return tokens, scores, positions
+        for end in [node for node, token in enumerate(grown.tokens) if token == eos]:
             before = [grown.tokens[node] for node in path_to(grown.parents, grown.parents[end])]
             at = len(before)
             if at < stop and grown.scores[end] >= scores[at] and before == tokens[:at]:
