@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import NamedTuple
 
 from copyspec.budget import OUTLIER, Budget, CostModel
@@ -87,6 +87,7 @@ def decode(
                 else:
                     is_exhausted = count - began < room
                 if fresh:
+                    untold += batch.report()  # before a pass that reads what the prompts share is counted
                     batch.add(fresh)
                 if lost:
                     yield lost
@@ -97,17 +98,20 @@ def decode(
                 yield []
                 continue
             batch.launch()
+            untold += batch.report()
             if untold:
                 told, untold = untold, []
                 yield told
-            outputs = batch.finish()
-            if any([output.finish is not None for output in outputs]):
+            batch.finish()
+            has_ended = any([row.finish is not None for row in batch.rows])
+            if is_ahead and len(batch.rows) > 1 and not (has_ended or batch.is_outlasted):
+                continue  # a single one's tokens wait for nothing
+            outputs = batch.report()
+            if has_ended:
                 batch.drop_finished()
-            elif is_ahead and len(batch.rows) > 1 and not batch.is_outlasted:  # a single one's tokens wait for nothing
-                untold = outputs
-                continue
             yield outputs
     except Exception:  # an interrupt cannot wait for the caller
+        untold += batch.report()
         if untold:
             yield untold
         raise
@@ -150,6 +154,8 @@ class Batch:
     _reach: int = START_NODES  # draft nodes that a row may ask for
     _pauses: bool = False  # whether the next pass is made without drafts, to learn what it costs
     _launched: _Launched | None = None
+    _verified: list[tuple[Row, DraftTree, Sequence[int], int]] = field(default_factory=list)
+    """The last pass, until it is reported: rows, trees, accepted paths, and number of rows that got tokens."""
     is_outlasted: bool = False
     """Whether the last pass may have ended while the caller was told of the one before, so that its time is not known:
     that of the next one is, if it waits for the caller."""
@@ -177,7 +183,8 @@ class Batch:
     def step(self) -> list[StepOutput]:
         """Propose, verify, commit: one forward pass of the target for all rows."""
         self.launch()
-        return self.finish()
+        self.finish()
+        return self.report()
 
     def launch(self) -> None:
         """Let all rows propose, and launch the pass that verifies this."""
@@ -253,7 +260,7 @@ class Batch:
             clock(),
         )
 
-    def finish(self) -> list[StepOutput]:
+    def finish(self) -> None:
         """Verify what the launched pass scored, and commit it."""
         session, target, clock, launched = self._session, self._target, self._costs.clock, self._launched
         assert session is not None and launched is not None
@@ -314,7 +321,7 @@ class Batch:
             self._reach = max(START_NODES, min(2 * taken, CHEAP_NODES), min(2 * max(map(len, paths)), most))
             for row, tree, path in zip(rows, trees, paths, strict=True):
                 row.meter.count(tree, path, budget, len(rows), extra * len(tree.tokens), budget.max_nodes)
-        outputs = [row.report(tree, path, len(rows)) for row, tree, path in zip(rows, trees, paths, strict=True)]
+        self._verified = [*zip(rows, trees, paths, repeat(len(rows)), strict=False)]
         for row in self.rows[len(rows) :]:  # which got no token
             if reading is not None and row is reading[0]:
                 row.meter.before.passes += 1
@@ -322,8 +329,12 @@ class Batch:
                 row.meter.before = replace(self._times)
             if (owner := row.request.owner) is not None and owner.is_cancelled:
                 row.finish = Finish("stop", CANCELLED)
-                outputs.append(row.report(EMPTY, (), len(rows)))
-        return outputs
+                self._verified.append((row, EMPTY, (), len(rows)))
+
+    def report(self) -> list[StepOutput]:
+        """Return what the last pass added to each row, once. That may wait until the next pass is launched."""
+        verified, self._verified = self._verified, []
+        return [row.report(tree, path, count) for row, tree, path, count in verified]
 
     def _in_pieces(self, piece: int) -> tuple[list[Row], tuple[Row, list[int]] | None, int]:
         """The rows of a pass that reads about `piece` tokens of prompts: the first ones, whose scores are wanted; a row

@@ -71,7 +71,7 @@ class Row:
         self._picker: Picker | None = None
         if not self.takes_argmax:
             self._picker = Picker(sampling, request.processors, self.uncached, self.limit, target.device)
-        self._origins: list[Origin | None] = []
+        self._origin: Origin | None = None  # of the last reported token
         self._margins: list[Margin] = []
         self._keep_margins = keep_margins
         self._divergences: DivergenceTracker | None = None
@@ -175,17 +175,6 @@ class Row:
         owner = self.request.owner
         if owner is not None and self.finish is None and owner.is_cancelled:
             self.finish = Finish("stop", CANCELLED)
-        origins = self._origins
-        if path:
-            origins += [tree.origins[node] for node in path]
-        if len(origins) < len(self.output):
-            # The target's own token behind a copied one counts as copied if it stands next there too.
-            copied, own = origins[-1] if origins else None, None
-            if copied is not None:
-                source, offset = copied.source, copied.offset + 1
-                text = self.output if source == OUTPUT else self.request.sources[source].tokens
-                own = Origin(source, offset) if offset < len(text) and text[offset] == self.output[-1] else None
-            origins.append(own)
         self.uncached = self.output[-1:]
         if self.rescorer is not None:
             self.rescorer.keep(path)
@@ -204,7 +193,17 @@ class Row:
     def report(self, tree: DraftTree, path: Sequence[int], rows: int) -> StepOutput:
         """Return what a step of `rows` rows added to this one; `path` is what `verify` accepted."""
         since, self._reported = self._reported, len(self.output)
-        step = StepOutput(self.index, self.output[since:], self._origins[since:], self.finish)
+        tokens, origins = self.output[since:], [tree.origins[node] for node in path]
+        if len(origins) < len(tokens):
+            # The target's own token behind a copied one counts as copied if it stands next there too.
+            copied, own = origins[-1] if origins else self._origin, None
+            if copied is not None:
+                source, offset = copied.source, copied.offset + 1
+                text = self.output if source == OUTPUT else self.request.sources[source].tokens
+                own = Origin(source, offset) if offset < len(text) and text[offset] == tokens[-1] else None
+            origins.append(own)
+        self._origin = origins[-1] if origins else self._origin
+        step = StepOutput(self.index, tokens, origins, self.finish)
         if self.request.recorder is not None:
             counters = self.meter.stats(len(self.output), ended=False)
             self.request.recorder.record(tree, path, step.tokens, counters, rows)
@@ -227,8 +226,7 @@ class Row:
             if self._picker is not None:
                 self._picker.append(token)
             self.finish = self._check(token)
-        self._origins.extend([None] * len(tokens))
-        self._reported = len(self.output)
+        self._origin, self._reported = None, len(self.output)
         self.uncached = [*self.uncached, *tokens]
         if self._drafter is not None and tokens:
             self._drafter.accept(tokens)
