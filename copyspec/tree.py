@@ -16,7 +16,7 @@ try:
 except ImportError:  # the source is native/trees.c
     _trees = None  # type: ignore[assignment]
 
-VERSION = 8
+VERSION = 9
 """Version of `_trees` that fits this module; one compiled from an older source is not used."""
 
 COMPILED = _trees if _trees is not None and _trees.VERSION == VERSION else None
@@ -146,14 +146,16 @@ def fault(tree: DraftTree, vocab_size: int | None = None) -> str | None:
     An unchecked invalid tree could change the output. Checking 32 nodes takes a microsecond, less than 5 without the
     compiled module.
     """
-    tokens, parents, count = tree.tokens, tree.parents, len(tree.tokens)
-    sizes = {count, len(parents), len(tree.scores), len(tree.origins)}
-    if tree.drafters is not None:
-        sizes.add(len(tree.drafters))
-    if COMPILED is not None and vocab_size is not None and len(sizes) == 1:
-        if COMPILED.is_sound(tokens, parents, vocab_size):
-            return None
-    elif len(sizes) == 1 and set(map(type, chain(tokens, parents))) <= {int}:
+    tokens, parents, drafters = tree.tokens, tree.parents, tree.drafters
+    if (
+        COMPILED is not None
+        and vocab_size is not None
+        and COMPILED.is_sound(tokens, parents, tree.scores, tree.origins, drafters, vocab_size)
+    ):
+        return None
+    count = len(tokens)
+    sizes = {count, len(parents), len(tree.scores), len(tree.origins), count if drafters is None else len(drafters)}
+    if len(sizes) == 1 and set(map(type, chain(tokens, parents))) <= {int}:
         below, edges = all(map(lt, parents, range(count))), set(zip(parents, tokens, strict=True))
         known = min(tokens, default=0) >= 0 and (vocab_size is None or max(tokens, default=0) < vocab_size)
         if known and below and len(edges) == count and min(parents, default=ROOT) >= ROOT:

@@ -97,13 +97,11 @@ def decode(
                     return
                 yield []
                 continue
-            batch.launch()
-            untold += batch.report()
+            untold += batch.launch()
             if untold:
                 told, untold = untold, []
                 yield told
-            batch.finish()
-            has_ended = any([row.finish is not None for row in batch.rows])
+            has_ended = batch.finish()
             if is_ahead and len(batch.rows) > 1 and not (has_ended or batch.is_outlasted):
                 continue  # a single one's tokens wait for nothing
             outputs = batch.report()
@@ -126,7 +124,7 @@ class _Launched(NamedTuple):
     reading: tuple[Row, list[int]] | None  # a row that is read in part, with these tokens
     tokens: int  # without draft nodes
     reads: bool  # prompts
-    read: list[bool]  # by row
+    read: list[bool]  # by row, if any
     is_first: bool
     budget: Budget | None
     trees: list[DraftTree]
@@ -186,8 +184,9 @@ class Batch:
         self.finish()
         return self.report()
 
-    def launch(self) -> None:
-        """Let all rows propose, and launch the pass that verifies this."""
+    def launch(self) -> list[StepOutput]:
+        """Let all rows propose, and launch the pass that verifies this. Returns what the pass before added to each row,
+        unless it was reported."""
         session, target, clock = self._session, self._target, self._costs.clock
         assert session is not None
         rows, reading = self.rows, None
@@ -196,14 +195,14 @@ class Batch:
         fills_prefixes = any([row.model_state is not None for row in rows])
         if count + self._nodes > session.most_tokens or (fills_prefixes and any([row.stops for row in rows])):
             rows, reading, count = self._in_pieces(session.most_tokens - min(self._nodes, session.most_tokens // 4))
-        read = [len(row.uncached) > 1 for row in rows]
+        read = [len(row.uncached) > 1 for row in rows] if reads else []
         is_first = reads and (all(read) or count == len(rows))
         if fills_prefixes:
             reuse.check_state(self.rows, target)
         started = clock()
         budget, fitted = None, PassTrees([EMPTY] * len(rows), 1.0)
         pauses, self._pauses = self._pauses, False
-        if target.supports_drafts and not pauses and any([row.drafts for row in rows]):
+        if target.supports_drafts and not pauses and any(row.drafts for row in rows):
             draft = self._draft
             limit = self._reach if draft.max_nodes is None else draft.max_nodes
             most, computes = min(limit, session.most_nodes), session.computes
@@ -241,6 +240,7 @@ class Batch:
             self._costs.learn()
             for row in rows:
                 row.meter.settle()
+        outputs = self.report()
         self._launched = _Launched(
             rows,
             reading,
@@ -259,9 +259,10 @@ class Batch:
             launched,
             clock(),
         )
+        return outputs
 
-    def finish(self) -> None:
-        """Verify what the launched pass scored, and commit it."""
+    def finish(self) -> bool:
+        """Verify what the launched pass scored, and commit it. Returns whether a row has ended."""
         session, target, clock, launched = self._session, self._target, self._costs.clock, self._launched
         assert session is not None and launched is not None
         self._launched, resumed = None, clock()
@@ -274,8 +275,9 @@ class Batch:
             sampled = clock()
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
         verified = clock()
-        # A row that has ended needs no cache for its last accepted tokens.
-        kept_paths = [path if row.finish is None else () for row, path in zip(rows, paths, strict=True)]
+        kept_paths = [*paths]
+        if has_ended := any([row.finish is not None for row in rows]):  # it needs no cache for its last accepted tokens
+            kept_paths = [path if row.finish is None else () for row, path in zip(rows, paths, strict=True)]
         if reading is not None:
             reading[0].uncached = reading[0].uncached[len(reading[1]) :]
             kept_paths.append(())
@@ -317,10 +319,10 @@ class Batch:
             # As long as drafts are right, it does not matter what a pass without them would cost.
             self._pauses = budget.is_guessed and nodes > 0 and not any(paths)
             most = min(MOST_NODES, SCORES_BYTES // (4 * target.vocab_size))
-            taken = max([len(tree.tokens) for tree in trees])
+            taken = max(scores.sizes) - 1
             self._reach = max(START_NODES, min(2 * taken, CHEAP_NODES), min(2 * max(map(len, paths)), most))
-            for row, tree, path in zip(rows, trees, paths, strict=True):
-                row.meter.count(tree, path, budget, len(rows), extra * len(tree.tokens), budget.max_nodes)
+            for row, tree, path, size in zip(rows, trees, paths, scores.sizes, strict=True):
+                row.meter.count(tree, path, budget, len(rows), extra * (size - 1))
         self._verified = [*zip(rows, trees, paths, repeat(len(rows)), strict=False)]
         for row in self.rows[len(rows) :]:  # which got no token
             if reading is not None and row is reading[0]:
@@ -328,11 +330,12 @@ class Batch:
             else:
                 row.meter.before = replace(self._times)
             if (owner := row.request.owner) is not None and owner.is_cancelled:
-                row.finish = Finish("stop", CANCELLED)
+                row.finish, has_ended = Finish("stop", CANCELLED), True
                 self._verified.append((row, EMPTY, (), len(rows)))
+        return has_ended
 
     def report(self) -> list[StepOutput]:
-        """Return what the last pass added to each row, once. That may wait until the next pass is launched."""
+        """Return what the last pass added to each row, once."""
         verified, self._verified = self._verified, []
         return [row.report(tree, path, count) for row, tree, path, count in verified]
 

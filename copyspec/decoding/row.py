@@ -166,21 +166,40 @@ class Row:
 
     def verify(self, tree: DraftTree, picks: Picks) -> Sequence[int]:
         """Extend the output along the accepted path, and return its nodes."""
-        before = len(self.output)
-        path = self._accept_known(tree, picks) if isinstance(picks, ScoredPicks) else self._accept_walking(tree, picks)
-        count = len(self.output) - before
+        output, request, before = self.output, self.request, len(self.output)
+        tokens: Sequence[int]
+        if isinstance(picks, ScoredPicks):
+            path, tokens = accepted(tree.tokens, tree.parents, picks.tokens)
+            if request.stops or before + len(tokens) >= self.limit or not request.eos_token_ids.isdisjoint(tokens):
+                for token in tokens:
+                    output.append(token)
+                    self.finish = self._check(token)
+                    if self.finish is not None:
+                        break
+                tokens = output[before:]
+                path = path[: len(tokens)]
+            else:
+                output += tokens  # most steps contain no stop
+            if self._picker is not None:
+                self._picker.extend(tokens)
+            if self._keep_margins:
+                self._margins += [best_two(picks.scores(node)) for node in (ROOT, *path)[: len(tokens)]]
+            if self._divergences is not None:
+                self._divergences.follow(tokens, lambda index: picks.scores(path[index - 1] if index else ROOT))
+        else:
+            path = self._accept_walking(tree, picks)
+            tokens = output[before:]
         # 0 is the argmax of scores that are all NaN. After an error of the owner's own code the path is not known.
-        if count and self.output[-1] == 0 and count <= len(path) + 1:
-            self._check_picked(picks, (ROOT, *path)[count - 1])
-        owner = self.request.owner
-        if owner is not None and self.finish is None and owner.is_cancelled:
+        if tokens and tokens[-1] == 0 and len(tokens) <= len(path) + 1:
+            self._check_picked(picks, (ROOT, *path)[len(tokens) - 1])
+        if (owner := request.owner) is not None and self.finish is None and owner.is_cancelled:
             self.finish = Finish("stop", CANCELLED)
-        self.uncached = self.output[-1:]
+        self.uncached = output[-1:]
         if self.rescorer is not None:
             self.rescorer.keep(path)
         if self._drafter is not None and self.finish is None:
             try:
-                self._drafter.accept(self.output[before:])
+                self._drafter.accept(tokens)
             except BaseException as error:
                 self._lose_drafter(error)
         return path
@@ -230,28 +249,6 @@ class Row:
         self.uncached = [*self.uncached, *tokens]
         if self._drafter is not None and tokens:
             self._drafter.accept(tokens)
-
-    def _accept_known(self, tree: DraftTree, picks: ScoredPicks) -> Sequence[int]:
-        """`verify` where the target's token after every node is known in advance."""
-        path, tokens = accepted(tree.tokens, tree.parents, picks.tokens)
-        output, request, before, count = self.output, self.request, len(self.output), len(tokens)
-        if not request.stops and before + count < self.limit and request.eos_token_ids.isdisjoint(tokens):
-            output += tokens  # the fast path: most steps contain no stop
-        else:
-            for token in tokens:
-                output.append(token)
-                self.finish = self._check(token)
-                if self.finish is not None:
-                    break
-            count = len(output) - before
-            tokens = tokens[:count]
-        if self._picker is not None:
-            self._picker.extend(tokens)
-        if self._keep_margins:
-            self._margins += [best_two(picks.scores(node)) for node in (ROOT, *path)[:count]]
-        if self._divergences is not None:
-            self._divergences.follow(tokens, lambda index: picks.scores(path[index - 1] if index else ROOT))
-        return path[:count] if len(path) > count else path
 
     def _accept_walking(self, tree: DraftTree, picks: Picks) -> list[int]:
         """`verify` where the target's token depends on the path that leads to a node."""

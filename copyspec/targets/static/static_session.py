@@ -202,7 +202,9 @@ class StaticSession:
         for row, ids, end, path in zip(self._rows, self._uncached, self._starts, paths, strict=False):
             if len(row.prefix) == row.length:
                 row.prefix += ids
-            row.path, row.first_slot, row.length = path, end, end + len(path)
+            count = len(path)
+            row.first_slot, row.length = end, end + count
+            row.path = path if count and path[-1] >= count else ()  # else its nodes are in place
         for row, (first, count), path in zip(self._rows, self._spans, paths, strict=False):
             row.written = [*range(first, first + count), *[first + count + node for node in path]]
         self._starts = None
