@@ -6,10 +6,10 @@
 A Llama of 32 layers and hidden size 32 executes the Python code of a large model with little arithmetic. The
 measurement begins when the tokens of a pass have been read, and ends when the next pass is handed to its program:
 verification, commit, accounting, and packing, without the drafter's own time, as its trees are made before. On a CPU
-the order of steps is that of a GPU: the tokens of several rows are reported once the next pass is launched, and those of
-a single row before. Seven draft tokens of ten are right, half of them off the first chain. Settings are the defaults;
-the engine's clock counts passes, so that drafts pay: a pass takes as long with any number of nodes, and drafting takes
-no time. Limit: 200 microseconds for one row, and 25 for each further row.
+the order of steps is that of a GPU: the tokens of several rows are reported once the next pass is launched, those of a
+single row before. Seven draft tokens of ten are right, half of them off the first chain. Settings are the defaults; the
+engine's clock counts passes, so that drafts pay: a pass takes as long with any number of nodes, and drafting takes no
+time. Limit: 200 microseconds for one row, and 25 for each further row.
 """
 
 from __future__ import annotations

@@ -81,9 +81,7 @@ class DraftController:
         self.allowance = min(self.allowance + saved, MAX_ALLOWANCE)
         if len(drafted.tokens):
             self.is_probe = False
-            expected, accepted = record(
-                drafted.parents, drafted.scores, path, _DECAY, self._expected, self._accepted
-            )
+            expected, accepted = record(drafted.parents, drafted.scores, path, _DECAY, self._expected, self._accepted)
             self._expected, self._accepted = expected, accepted
             self.calibration = min(1.0, (accepted + _PSEUDO_COUNT) / (expected + _PSEUDO_COUNT))
             self._gain = self._MEMORY * self._gain + (1 - self._MEMORY) * (1 + len(path)) / (1.0 + cost + draft_cost)
@@ -105,7 +103,8 @@ class DraftController:
         """Go on to the next pass. `observe` does so itself."""
         self.allowance += LOSS_PER_TOKEN
         self.wants_draft = not self._pause_left and self.allowance > 0.0
-        self._pause_left = max(0, self._pause_left - 1)
+        if self._pause_left:
+            self._pause_left -= 1
 
     def _wait(self) -> None:
         self._pause_left, self.is_probe = self._pause, True

@@ -87,7 +87,8 @@ def decode(
                 else:
                     is_exhausted = count - began < room
                 if fresh:
-                    untold += batch.report()  # before a pass that reads what the prompts share is counted
+                    if batch.rows:  # a pass that reads what the prompts share is not of the last step
+                        untold += batch.report()
                     batch.add(fresh)
                 if lost:
                     yield lost
@@ -127,15 +128,11 @@ class _Launched(NamedTuple):
     read: list[bool]  # by row, if any
     is_first: bool
     budget: Budget | None
-    trees: list[DraftTree]
-    cost: float  # see `PassTrees`
+    fitted: PassTrees
     shows: bool
     scores: Scores
     states: Sequence[RowStates] | None
-    started: float
-    drafted: float
-    launched: float
-    bookkept: float
+    times: tuple[float, float, float, float]  # when it was started, drafted and launched, and bookkeeping ended
 
 
 @dataclass(eq=False, slots=True)
@@ -223,10 +220,9 @@ class Batch:
                         row.begin(budget)
             drafts = [row.propose(budget) for row in rows]
             fitted = fit([row.meter.controller for row in rows], drafts, budget)
-        trees = fitted.trees
         if not target.supports_trees:
-            trees = [tree.first_chain() for tree in trees]
-        drafted = clock()
+            fitted = PassTrees([tree.first_chain() for tree in fitted.trees], fitted.cost)
+        trees, drafted = fitted.trees, clock()
         shows = any([row.reads_scores for row in rows])
         # Entering inference mode takes as long as verifying a row: sessions do it where a pass needs it.
         with inference_mode(True) if shows else _AS_IT_IS:
@@ -240,24 +236,10 @@ class Batch:
             self._costs.learn()
             for row in rows:
                 row.meter.settle()
-        outputs = self.report()
+        outputs = self.report() if self._verified else []
+        times = started, drafted, launched, clock()
         self._launched = _Launched(
-            rows,
-            reading,
-            count,
-            reads,
-            read,
-            is_first,
-            budget,
-            trees,
-            fitted.cost,
-            shows,
-            scores,
-            states,
-            started,
-            drafted,
-            launched,
-            clock(),
+            rows, reading, count, reads, read, is_first, budget, fitted, shows, scores, states, times
         )
         return outputs
 
@@ -266,7 +248,8 @@ class Batch:
         session, target, clock, launched = self._session, self._target, self._costs.clock, self._launched
         assert session is not None and launched is not None
         self._launched, resumed = None, clock()
-        rows, reading, trees, scores = launched.rows, launched.reading, launched.trees, launched.scores
+        rows, reading, (trees, cost), scores = launched.rows, launched.reading, launched.fitted, launched.scores
+        started, drafted, launched_at, bookkept = launched.times
         with inference_mode(True) if launched.shows else _AS_IT_IS:
             # Reading the picks waits for the pass to end, so that its time can be measured.
             if reading is not None:
@@ -287,15 +270,15 @@ class Batch:
             reuse.store(self.rows[: len(kept_paths)], session, target, chosen)
         self._nodes = nodes = sum([len(tree.tokens) for tree in trees])
         # A pass on a CPU has ended when `score` returns.
-        overlapped = launched.bookkept - launched.launched if scores.logits.is_cpu else 0.0
-        seconds, times = sampled - launched.drafted - overlapped, self._times
-        telling = resumed - launched.bookkept
+        overlapped = bookkept - launched_at if scores.logits.is_cpu else 0.0
+        seconds, times = sampled - drafted - overlapped, self._times
+        telling = resumed - bookkept
         self.is_outlasted = telling > sampled - resumed
         if self.is_outlasted:
             seconds -= telling
         times.passes += 1
         times.runner = session.runner
-        times.draft += launched.drafted - launched.started
+        times.draft += drafted - started
         times.verify += verified - sampled
         times.other += clock() - verified + overlapped
         if launched.reads:
@@ -312,13 +295,12 @@ class Batch:
             is_known = self._costs.observe(tokens, seconds)
         budget = launched.budget
         if budget is not None:
-            cost = launched.cost
             if not is_known and budget.seconds:  # what it was thought to cost was a guess
                 cost = min(max(cost, seconds / (budget.seconds * len(rows))), OUTLIER * cost)
             extra = len(rows) * (cost - 1.0) / nodes if nodes else 0.0
             # As long as drafts are right, it does not matter what a pass without them would cost.
             self._pauses = budget.is_guessed and nodes > 0 and not any(paths)
-            most = min(MOST_NODES, SCORES_BYTES // (4 * target.vocab_size))
+            most = min(MOST_NODES, SCORES_BYTES // (4 * scores.logits.shape[-1]))
             taken = max(scores.sizes) - 1
             self._reach = max(START_NODES, min(2 * taken, CHEAP_NODES), min(2 * max(map(len, paths)), most))
             for row, tree, path, size in zip(rows, trees, paths, scores.sizes, strict=True):
@@ -433,16 +415,18 @@ def fit(controllers: Sequence[DraftController | None], trees: Sequence[DraftTree
         if controller is None or not size:
             drafts.append(None)
             continue
-        most = min(PROBE_NODES, size) if controller.is_probe and controller.calibration < 1.0 else size
-        scale = 1.0 if controller.is_probe else controller.calibration  # a probe uses the drafter's raw scores
-        scores = tree.scores if controller.trust == 1.0 else [controller.trust * score for score in tree.scores]
+        most, scale, scores = size, controller.calibration, tree.scores
+        if controller.is_probe:  # which uses the drafter's raw scores
+            most, scale = min(PROBE_NODES, size) if scale < 1.0 else size, 1.0
+        if controller.trust != 1.0:
+            scores = [controller.trust * score for score in scores]
         drafts.append((tree.parents, scores, scale, most))
         allowed += max(0.0, controller.allowance)
     chosen = COMPILED.fit_shared if COMPILED is not None else _fit_shared
     costs = budget.shared or budget.costs
     count, orders = chosen(drafts, costs, allowed)
     fitted = [
-        EMPTY if not order else tree if size == len(order) else tree.in_order(order)
+        tree if len(order) == size else tree.in_order(order) if order else EMPTY
         for tree, size, order in zip(trees, sizes, orders, strict=True)
     ]
     return PassTrees(fitted, costs[count])

@@ -123,27 +123,27 @@ class Row:
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return the row's draft: empty without a drafter, and while drafting does not pay."""
-        drafter = self._drafter
+        drafter, meter, clock = self._drafter, self.meter, self._clock
         # The target itself adds the last token: drafts beyond that are wasted, and may exceed its positions.
         room = self.limit - len(self.output) - 1
         if drafter is None or not self.drafts or budget.max_nodes == 0 or room <= 0:
             return EMPTY
-        if (controller := self.meter.controller) is not None and not controller.wants_draft:
-            self.meter.pause()
+        if (controller := meter.controller) is not None and not controller.wants_draft:
+            meter.pause()
             return EMPTY
-        started, unmeasured = self._clock() - self._begun, 0.0
-        self._begun = 0.0
+        begun, self._begun = self._begun, 0.0
+        started = clock()
         try:
             tree = drafter.propose(budget)
-            unmeasured = float(getattr(drafter, "unmeasured", 0.0))
-            if len(tree.tokens) and (wrong := fault(tree, self._vocab_size)) is not None:  # of a user's drafter, maybe
+            begun -= float(getattr(drafter, "unmeasured", 0.0))
+            if (size := len(tree.tokens)) and (wrong := fault(tree, self._vocab_size)) is not None:  # of a user, maybe
                 raise ValueError(f"{type(drafter).__name__} proposed an invalid draft tree: {wrong}")
+            if size > room:
+                tree = tree.up_to_depth(room)
         except BaseException as error:
             self._lose_drafter(error)
             tree = EMPTY
-        if len(tree.tokens) > room:
-            tree = tree.up_to_depth(room)
-        self.meter.proposed = tree, max(0.0, self._clock() - started - unmeasured)
+        meter.proposed = tree, max(0.0, clock() - started + begun)
         return tree
 
     def wanted_states(self) -> Sequence[int] | None:
