@@ -9,7 +9,14 @@ from copyspec.tree import Origin
 
 VERSION: int
 
-def is_sound(tokens: Sequence[int], parents: Sequence[int], vocab_size: int) -> bool: ...
+def is_sound(
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    scores: Sequence[float],
+    origins: Sequence[object],
+    drafters: Sequence[object] | None,
+    vocab_size: int,
+) -> bool: ...
 def accepted(tokens: Sequence[int], parents: Sequence[int], picked: Sequence[int]) -> tuple[list[int], list[int]]: ...
 def lay_out(
     starts: Sequence[int],

@@ -227,8 +227,8 @@ class CostModel:
         if rows > 1:
             crowd = 0 if computes is not None else min((CROWD - 1) * rows, most - base)
             last = min(crowd + rows if computes is None else CROWD * rows, most - base)
-            price = PRICE * rows * (shared[last] - shared[crowd]) / max(last - crowd, rows)
-            costs = [1.0 + max(0.0, price) * n for n in range(max_nodes + 1)]
+            price = max(0.0, PRICE * rows * (shared[last] - shared[crowd]) / max(last - crowd, rows))
+            costs = [1.0 + price * n for n in range(max_nodes + 1)]
         seconds = 0.0 if curve.is_empty else curve.pace * unit
         if is_first and computes is None and self._per_token and seconds and max_nodes:
             slope = min(self._per_token / seconds, (shared[-1] - 1.0) / (len(shared) - 1))

@@ -16,7 +16,7 @@ try:
 except ImportError:  # the source is native/trees.c
     _trees = None  # type: ignore[assignment]
 
-VERSION = 8
+VERSION = 9
 """Version of `_trees` that fits this module; one compiled from an older source is not used."""
 
 COMPILED = _trees if _trees is not None and _trees.VERSION == VERSION else None
@@ -69,10 +69,11 @@ class DraftTree:
 
     def up_to_depth(self, depth: int) -> DraftTree:
         """The subtree of nodes at `depth` or less, in stored order."""
-        left = {ROOT: depth}  # by node: levels below it that are kept
+        left, nodes = [*self.parents, depth], list[int]()  # by node, the root's last: levels below it that are kept
         for node, parent in enumerate(self.parents):
-            left[node] = left[parent] - 1
-        nodes = [node for node, levels in left.items() if node != ROOT and levels >= 0]
+            left[node] = levels = left[parent] - 1
+            if levels >= 0:
+                nodes.append(node)
         return self if len(nodes) == len(self.tokens) else self.in_order(nodes)
 
     def in_order(self, order: Sequence[int]) -> DraftTree:
@@ -146,16 +147,15 @@ def fault(tree: DraftTree, vocab_size: int | None = None) -> str | None:
     An unchecked invalid tree could change the output. Checking 32 nodes takes a microsecond, less than 5 without the
     compiled module.
     """
-    tokens, parents, count = tree.tokens, tree.parents, len(tree.tokens)
-    sizes = {count, len(parents), len(tree.scores), len(tree.origins)}
-    if tree.drafters is not None:
-        sizes.add(len(tree.drafters))
-    if COMPILED is not None and vocab_size is not None and len(sizes) == 1:
-        if COMPILED.is_sound(tokens, parents, vocab_size):
-            return None
-    elif len(sizes) == 1 and set(map(type, chain(tokens, parents))) <= {int}:
+    tokens, parents, drafters = tree.tokens, tree.parents, tree.drafters
+    end = sys.maxsize if vocab_size is None else vocab_size
+    if COMPILED is not None and COMPILED.is_sound(tokens, parents, tree.scores, tree.origins, drafters, end):
+        return None
+    count = len(tokens)
+    sizes = {count, len(parents), len(tree.scores), len(tree.origins), count if drafters is None else len(drafters)}
+    if len(sizes) == 1 and set(map(type, chain(tokens, parents))) <= {int}:
         below, edges = all(map(lt, parents, range(count))), set(zip(parents, tokens, strict=True))
-        known = min(tokens, default=0) >= 0 and (vocab_size is None or max(tokens, default=0) < vocab_size)
+        known = min(tokens, default=0) >= 0 and max(tokens, default=0) < end
         if known and below and len(edges) == count and min(parents, default=ROOT) >= ROOT:
             return None  # the slow checks below only run to find what is wrong
     if len(sizes) != 1:

@@ -71,19 +71,19 @@ class DraftController:
 
         `cost`: cost of the draft nodes, in plain passes; `draft_cost`: cost of asking the drafter, in the same unit.
         """
-        draft_cost = min(draft_cost, _OUTLIER * self._draft_cost) if self._draft_cost else draft_cost
-        self._draft_cost = (
-            _COST_MEMORY * self._draft_cost + (1 - _COST_MEMORY) * draft_cost if self._draft_cost else draft_cost
-        )
+        if average := self._draft_cost:
+            draft_cost = min(draft_cost, _OUTLIER * average)
+            self._draft_cost = _COST_MEMORY * average + (1 - _COST_MEMORY) * draft_cost
+        else:
+            self._draft_cost = draft_cost
         saved = len(path) - cost - draft_cost
         self.saved_passes += saved
         self.allowance = min(self.allowance + saved, MAX_ALLOWANCE)
         if len(drafted.tokens):
             self.is_probe = False
-            record = COMPILED.record if COMPILED is not None else _record
-            expected, accepted = self._expected, self._accepted
-            self._expected, self._accepted = record(drafted.parents, drafted.scores, path, _DECAY, expected, accepted)
-            self.calibration = min(1.0, (self._accepted + _PSEUDO_COUNT) / (self._expected + _PSEUDO_COUNT))
+            expected, accepted = record(drafted.parents, drafted.scores, path, _DECAY, self._expected, self._accepted)
+            self._expected, self._accepted = expected, accepted
+            self.calibration = min(1.0, (accepted + _PSEUDO_COUNT) / (expected + _PSEUDO_COUNT))
             self._gain = self._MEMORY * self._gain + (1 - self._MEMORY) * (1 + len(path)) / (1.0 + cost + draft_cost)
             if self._gain >= 1.0:
                 self._pause = 1
@@ -103,7 +103,8 @@ class DraftController:
         """Go on to the next pass. `observe` does so itself."""
         self.allowance += LOSS_PER_TOKEN
         self.wants_draft = not self._pause_left and self.allowance > 0.0
-        self._pause_left = max(0, self._pause_left - 1)
+        if self._pause_left:
+            self._pause_left -= 1
 
     def _wait(self) -> None:
         self._pause_left, self.is_probe = self._pause, True
@@ -125,3 +126,6 @@ def _record(
             expected = decay * expected + min(1.0, total / above if above > 0.0 else 1.0)
             accepted = decay * accepted + (depth < len(path))
     return expected, accepted
+
+
+record = _record if COMPILED is None else COMPILED.record

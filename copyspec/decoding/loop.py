@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import NamedTuple
 
 from copyspec.budget import OUTLIER, Budget, CostModel
@@ -87,6 +87,8 @@ def decode(
                 else:
                     is_exhausted = count - began < room
                 if fresh:
+                    if batch.rows:  # a pass that reads what the prompts share is not of the last step
+                        untold += batch.report()
                     batch.add(fresh)
                 if lost:
                     yield lost
@@ -96,18 +98,19 @@ def decode(
                     return
                 yield []
                 continue
-            batch.launch()
+            untold += batch.launch()
             if untold:
                 told, untold = untold, []
                 yield told
-            outputs = batch.finish()
-            if any([output.finish is not None for output in outputs]):
+            has_ended = batch.finish()
+            if is_ahead and len(batch.rows) > 1 and not (has_ended or batch.is_outlasted):
+                continue  # a single one's tokens wait for nothing
+            outputs = batch.report()
+            if has_ended:
                 batch.drop_finished()
-            elif is_ahead and len(batch.rows) > 1 and not batch.is_outlasted:  # a single one's tokens wait for nothing
-                untold = outputs
-                continue
             yield outputs
     except Exception:  # an interrupt cannot wait for the caller
+        untold += batch.report()
         if untold:
             yield untold
         raise
@@ -122,18 +125,14 @@ class _Launched(NamedTuple):
     reading: tuple[Row, list[int]] | None  # a row that is read in part, with these tokens
     tokens: int  # without draft nodes
     reads: bool  # prompts
-    read: list[bool]  # by row
+    read: list[bool]  # by row, if any
     is_first: bool
     budget: Budget | None
-    trees: list[DraftTree]
-    cost: float  # see `PassTrees`
+    fitted: PassTrees
     shows: bool
     scores: Scores
     states: Sequence[RowStates] | None
-    started: float
-    drafted: float
-    launched: float
-    bookkept: float
+    times: tuple[float, float, float, float]  # when it was started, drafted and launched, and bookkeeping ended
 
 
 @dataclass(eq=False, slots=True)
@@ -150,6 +149,8 @@ class Batch:
     _reach: int = START_NODES  # draft nodes that a row may ask for
     _pauses: bool = False  # whether the next pass is made without drafts, to learn what it costs
     _launched: _Launched | None = None
+    _verified: list[tuple[Row, DraftTree, Sequence[int], int]] = field(default_factory=list)
+    """The last pass, until it is reported: rows, trees, accepted paths, and number of rows that got tokens."""
     is_outlasted: bool = False
     """Whether the last pass may have ended while the caller was told of the one before, so that its time is not known:
     that of the next one is, if it waits for the caller."""
@@ -177,10 +178,12 @@ class Batch:
     def step(self) -> list[StepOutput]:
         """Propose, verify, commit: one forward pass of the target for all rows."""
         self.launch()
-        return self.finish()
+        self.finish()
+        return self.report()
 
-    def launch(self) -> None:
-        """Let all rows propose, and launch the pass that verifies this."""
+    def launch(self) -> list[StepOutput]:
+        """Let all rows propose, and launch the pass that verifies this. Returns what the pass before added to each row,
+        unless it was reported."""
         session, target, clock = self._session, self._target, self._costs.clock
         assert session is not None
         rows, reading = self.rows, None
@@ -189,14 +192,14 @@ class Batch:
         fills_prefixes = any([row.model_state is not None for row in rows])
         if count + self._nodes > session.most_tokens or (fills_prefixes and any([row.stops for row in rows])):
             rows, reading, count = self._in_pieces(session.most_tokens - min(self._nodes, session.most_tokens // 4))
-        read = [len(row.uncached) > 1 for row in rows]
+        read = [len(row.uncached) > 1 for row in rows] if reads else []
         is_first = reads and (all(read) or count == len(rows))
         if fills_prefixes:
             reuse.check_state(self.rows, target)
         started = clock()
         budget, fitted = None, PassTrees([EMPTY] * len(rows), 1.0)
         pauses, self._pauses = self._pauses, False
-        if target.supports_drafts and not pauses and any([row.drafts for row in rows]):
+        if target.supports_drafts and not pauses and any(row.drafts for row in rows):
             draft = self._draft
             limit = self._reach if draft.max_nodes is None else draft.max_nodes
             most, computes = min(limit, session.most_nodes), session.computes
@@ -217,10 +220,9 @@ class Batch:
                         row.begin(budget)
             drafts = [row.propose(budget) for row in rows]
             fitted = fit([row.meter.controller for row in rows], drafts, budget)
-        trees = fitted.trees
         if not target.supports_trees:
-            trees = [tree.first_chain() for tree in trees]
-        drafted = clock()
+            fitted = PassTrees([tree.first_chain() for tree in fitted.trees], fitted.cost)
+        trees, drafted = fitted.trees, clock()
         shows = any([row.reads_scores for row in rows])
         # Entering inference mode takes as long as verifying a row: sessions do it where a pass needs it.
         with inference_mode(True) if shows else _AS_IT_IS:
@@ -234,31 +236,20 @@ class Batch:
             self._costs.learn()
             for row in rows:
                 row.meter.settle()
+        outputs = self.report() if self._verified else []
+        times = started, drafted, launched, clock()
         self._launched = _Launched(
-            rows,
-            reading,
-            count,
-            reads,
-            read,
-            is_first,
-            budget,
-            trees,
-            fitted.cost,
-            shows,
-            scores,
-            states,
-            started,
-            drafted,
-            launched,
-            clock(),
+            rows, reading, count, reads, read, is_first, budget, fitted, shows, scores, states, times
         )
+        return outputs
 
-    def finish(self) -> list[StepOutput]:
-        """Verify what the launched pass scored, and commit it."""
+    def finish(self) -> bool:
+        """Verify what the launched pass scored, and commit it. Returns whether a row has ended."""
         session, target, clock, launched = self._session, self._target, self._costs.clock, self._launched
         assert session is not None and launched is not None
         self._launched, resumed = None, clock()
-        rows, reading, trees, scores = launched.rows, launched.reading, launched.trees, launched.scores
+        rows, reading, (trees, cost), scores = launched.rows, launched.reading, launched.fitted, launched.scores
+        started, drafted, launched_at, bookkept = launched.times
         with inference_mode(True) if launched.shows else _AS_IT_IS:
             # Reading the picks waits for the pass to end, so that its time can be measured.
             if reading is not None:
@@ -267,8 +258,9 @@ class Batch:
             sampled = clock()
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
         verified = clock()
-        # A row that has ended needs no cache for its last accepted tokens.
-        kept_paths = [path if row.finish is None else () for row, path in zip(rows, paths, strict=True)]
+        kept_paths = [*paths]
+        if has_ended := any([row.finish is not None for row in rows]):  # it needs no cache for its last accepted tokens
+            kept_paths = [path if row.finish is None else () for row, path in zip(rows, paths, strict=True)]
         if reading is not None:
             reading[0].uncached = reading[0].uncached[len(reading[1]) :]
             kept_paths.append(())
@@ -278,15 +270,15 @@ class Batch:
             reuse.store(self.rows[: len(kept_paths)], session, target, chosen)
         self._nodes = nodes = sum([len(tree.tokens) for tree in trees])
         # A pass on a CPU has ended when `score` returns.
-        overlapped = launched.bookkept - launched.launched if scores.logits.is_cpu else 0.0
-        seconds, times = sampled - launched.drafted - overlapped, self._times
-        telling = resumed - launched.bookkept
+        overlapped = bookkept - launched_at if scores.logits.is_cpu else 0.0
+        seconds, times = sampled - drafted - overlapped, self._times
+        telling = resumed - bookkept
         self.is_outlasted = telling > sampled - resumed
         if self.is_outlasted:
             seconds -= telling
         times.passes += 1
         times.runner = session.runner
-        times.draft += launched.drafted - launched.started
+        times.draft += drafted - started
         times.verify += verified - sampled
         times.other += clock() - verified + overlapped
         if launched.reads:
@@ -303,27 +295,31 @@ class Batch:
             is_known = self._costs.observe(tokens, seconds)
         budget = launched.budget
         if budget is not None:
-            cost = launched.cost
             if not is_known and budget.seconds:  # what it was thought to cost was a guess
                 cost = min(max(cost, seconds / (budget.seconds * len(rows))), OUTLIER * cost)
             extra = len(rows) * (cost - 1.0) / nodes if nodes else 0.0
             # As long as drafts are right, it does not matter what a pass without them would cost.
             self._pauses = budget.is_guessed and nodes > 0 and not any(paths)
-            most = min(MOST_NODES, SCORES_BYTES // (4 * target.vocab_size))
-            taken = max([len(tree.tokens) for tree in trees])
+            most = min(MOST_NODES, SCORES_BYTES // (4 * scores.logits.shape[-1]))
+            taken = max(scores.sizes) - 1
             self._reach = max(START_NODES, min(2 * taken, CHEAP_NODES), min(2 * max(map(len, paths)), most))
-            for row, tree, path in zip(rows, trees, paths, strict=True):
-                row.meter.count(tree, path, budget, len(rows), extra * len(tree.tokens), budget.max_nodes)
-        outputs = [row.report(tree, path, len(rows)) for row, tree, path in zip(rows, trees, paths, strict=True)]
+            for row, tree, path, size in zip(rows, trees, paths, scores.sizes, strict=True):
+                row.meter.count(tree, path, budget, len(rows), extra * (size - 1))
+        self._verified = [*zip(rows, trees, paths, repeat(len(rows)), strict=False)]
         for row in self.rows[len(rows) :]:  # which got no token
             if reading is not None and row is reading[0]:
                 row.meter.before.passes += 1
             else:
                 row.meter.before = replace(self._times)
             if (owner := row.request.owner) is not None and owner.is_cancelled:
-                row.finish = Finish("stop", CANCELLED)
-                outputs.append(row.report(EMPTY, (), len(rows)))
-        return outputs
+                row.finish, has_ended = Finish("stop", CANCELLED), True
+                self._verified.append((row, EMPTY, (), len(rows)))
+        return has_ended
+
+    def report(self) -> list[StepOutput]:
+        """Return what the last pass added to each row, once."""
+        verified, self._verified = self._verified, []
+        return [row.report(tree, path, count) for row, tree, path, count in verified]
 
     def _in_pieces(self, piece: int) -> tuple[list[Row], tuple[Row, list[int]] | None, int]:
         """The rows of a pass that reads about `piece` tokens of prompts: the first ones, whose scores are wanted; a row
@@ -419,16 +415,18 @@ def fit(controllers: Sequence[DraftController | None], trees: Sequence[DraftTree
         if controller is None or not size:
             drafts.append(None)
             continue
-        most = min(PROBE_NODES, size) if controller.is_probe and controller.calibration < 1.0 else size
-        scale = 1.0 if controller.is_probe else controller.calibration  # a probe uses the drafter's raw scores
-        scores = tree.scores if controller.trust == 1.0 else [controller.trust * score for score in tree.scores]
+        most, scale, scores = size, controller.calibration, tree.scores
+        if controller.is_probe:  # which uses the drafter's raw scores
+            most, scale = min(PROBE_NODES, size) if scale < 1.0 else size, 1.0
+        if controller.trust != 1.0:
+            scores = [controller.trust * score for score in scores]
         drafts.append((tree.parents, scores, scale, most))
         allowed += max(0.0, controller.allowance)
     chosen = COMPILED.fit_shared if COMPILED is not None else _fit_shared
     costs = budget.shared or budget.costs
     count, orders = chosen(drafts, costs, allowed)
     fitted = [
-        EMPTY if not order else tree if size == len(order) else tree.in_order(order)
+        tree if len(order) == size else tree.in_order(order) if order else EMPTY
         for tree, size, order in zip(trees, sizes, orders, strict=True)
     ]
     return PassTrees(fitted, costs[count])

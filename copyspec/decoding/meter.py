@@ -62,7 +62,8 @@ class Meter:
     _plain: int = 1  # tokens of a plain pass like it, padding included
     _first_draft: tuple[float, bool] | None = None
     """Probability of the first token of the first pass's draft, 0 if none paid, and whether it was right."""
-    _uncounted: tuple[DraftTree, Sequence[int]] | None = None  # tree and path of the last pass
+    _uncounted: tuple[DraftTree, Sequence[int], Budget, DraftTree | None, bool] | None = None
+    """Of the last pass: tree, path, budget, what the drafter proposed, and whether that was a trial draft."""
     _from: tuple[Counter[int], Counter[int]] = field(default_factory=lambda: (Counter(), Counter()))
     """Tokens by index of their source or OUTPUT: drafted, accepted."""
     _made: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
@@ -78,42 +79,40 @@ class Meter:
         if self.controller is not None:
             self.controller.advance()
 
-    def count(
-        self, tree: DraftTree, path: Sequence[int], budget: Budget, rows: int, extra: float, allowed: int
-    ) -> None:
+    def count(self, tree: DraftTree, path: Sequence[int], budget: Budget, rows: int, extra: float) -> None:
         """Record that a pass of `rows` rows verified `tree` and accepted `path`. `extra`: plain passes that the tree
-        has cost; `allowed`: most nodes that a tree could have.
+        has cost.
 
         All rows wait for a pass. Those that drafted pay for what it took longer, in proportion to their nodes and at
         the costs by which they were drafted.
         """
-        is_first, self._rows, size = not self._rows, rows, len(tree.tokens)
-        self._plain = budget.plain
-        self._uncounted = (tree, path) if size else None
-        controller = self.controller
-        if is_first and controller is not None:
-            controller.trust = 1.0
-        if self.proposed is None:
+        controller, (proposed, seconds) = self.controller, self.proposed or (None, 0.0)
+        is_first, self._rows, self.proposed = not self._rows, rows, None
+        self._uncounted = tree, path, budget, proposed, controller is not None and controller.is_probe
+        if controller is None:
             return
-        (proposed, seconds), self.proposed = self.proposed, None
-        self._allowed += allowed
-        if size:
-            self._decisions["probed" if controller is not None and controller.is_probe else "drafted"] += 1
-        else:
-            self._decisions["unprofitable" if len(proposed.tokens) else "no_draft"] += 1
-        if controller is not None:
-            if is_first and len(proposed.tokens):
-                score = min(1.0, max(0.0, tree.scores[0])) if size else 0.0  # drafters of users report NaN, too
-                self._first_draft = score, bool(path) and path[0] == 0
-            is_charged, self._costs.has_drafted = self._costs.has_drafted and budget.seconds > 0.0, True
-            controller.observe(proposed, tree, path, extra, seconds / budget.seconds if is_charged else 0.0)
+        if is_first:
+            controller.trust = 1.0
+        if proposed is None:
+            return
+        if is_first and len(proposed.tokens):
+            score = min(1.0, max(0.0, tree.scores[0])) if len(tree.tokens) else 0.0  # drafters of users report NaN, too
+            self._first_draft = score, bool(path) and path[0] == 0
+        is_charged, self._costs.has_drafted = self._costs.has_drafted and budget.seconds > 0.0, True
+        controller.observe(proposed, tree, path, extra, seconds / budget.seconds if is_charged else 0.0)
 
     def settle(self) -> None:
         """Count the nodes of the last pass. `stats` does it if need be; decoding calls it while the next pass runs."""
         if self._uncounted is None:
             return
-        (tree, path), self._uncounted = self._uncounted, None
-        accepted, size = len(path), len(tree.tokens)
+        (tree, path, budget, proposed, was_probe), self._uncounted = self._uncounted, None
+        self._plain, accepted, size = budget.plain, len(path), len(tree.tokens)
+        if proposed is not None:
+            self._allowed += budget.max_nodes
+            kept, cut = "probed" if was_probe else "drafted", "unprofitable" if len(proposed.tokens) else "no_draft"
+            self._decisions[kept if size else cut] += 1
+        if not size:
+            return
         if accepted >= len(self._accepted):
             self._accepted += [0] * (accepted + 1 - len(self._accepted))
         self._accepted[accepted] += 1

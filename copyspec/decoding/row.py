@@ -71,7 +71,7 @@ class Row:
         self._picker: Picker | None = None
         if not self.takes_argmax:
             self._picker = Picker(sampling, request.processors, self.uncached, self.limit, target.device)
-        self._origins: list[Origin | None] = []
+        self._origin: Origin | None = None  # of the last reported token
         self._margins: list[Margin] = []
         self._keep_margins = keep_margins
         self._divergences: DivergenceTracker | None = None
@@ -123,27 +123,27 @@ class Row:
 
     def propose(self, budget: Budget) -> DraftTree:
         """Return the row's draft: empty without a drafter, and while drafting does not pay."""
-        drafter = self._drafter
+        drafter, meter, clock = self._drafter, self.meter, self._clock
         # The target itself adds the last token: drafts beyond that are wasted, and may exceed its positions.
         room = self.limit - len(self.output) - 1
         if drafter is None or not self.drafts or budget.max_nodes == 0 or room <= 0:
             return EMPTY
-        if (controller := self.meter.controller) is not None and not controller.wants_draft:
-            self.meter.pause()
+        if (controller := meter.controller) is not None and not controller.wants_draft:
+            meter.pause()
             return EMPTY
-        started, unmeasured = self._clock() - self._begun, 0.0
-        self._begun = 0.0
+        begun, self._begun = self._begun, 0.0
+        started = clock()
         try:
             tree = drafter.propose(budget)
-            unmeasured = float(getattr(drafter, "unmeasured", 0.0))
-            if len(tree.tokens) and (wrong := fault(tree, self._vocab_size)) is not None:  # of a user's drafter, maybe
+            begun -= float(getattr(drafter, "unmeasured", 0.0))
+            if (size := len(tree.tokens)) and (wrong := fault(tree, self._vocab_size)) is not None:  # of a user, maybe
                 raise ValueError(f"{type(drafter).__name__} proposed an invalid draft tree: {wrong}")
+            if size > room:
+                tree = tree.up_to_depth(room)
         except BaseException as error:
             self._lose_drafter(error)
             tree = EMPTY
-        if len(tree.tokens) > room:
-            tree = tree.up_to_depth(room)
-        self.meter.proposed = tree, max(0.0, self._clock() - started - unmeasured)
+        meter.proposed = tree, max(0.0, clock() - started + begun)
         return tree
 
     def wanted_states(self) -> Sequence[int] | None:
@@ -166,32 +166,40 @@ class Row:
 
     def verify(self, tree: DraftTree, picks: Picks) -> Sequence[int]:
         """Extend the output along the accepted path, and return its nodes."""
-        before = len(self.output)
-        path = self._accept_known(tree, picks) if isinstance(picks, ScoredPicks) else self._accept_walking(tree, picks)
-        count = len(self.output) - before
+        output, request, before = self.output, self.request, len(self.output)
+        tokens: Sequence[int]
+        if isinstance(picks, ScoredPicks):
+            path, tokens = accepted(tree.tokens, tree.parents, picks.tokens)
+            if request.stops or before + len(tokens) >= self.limit or not request.eos_token_ids.isdisjoint(tokens):
+                for token in tokens:
+                    output.append(token)
+                    self.finish = self._check(token)
+                    if self.finish is not None:
+                        break
+                tokens = output[before:]
+                path = path[: len(tokens)]
+            else:
+                output += tokens  # most steps contain no stop
+            if self._picker is not None:
+                self._picker.extend(tokens)
+            if self._keep_margins:
+                self._margins += [best_two(picks.scores(node)) for node in (ROOT, *path)[: len(tokens)]]
+            if self._divergences is not None:
+                self._divergences.follow(tokens, lambda index: picks.scores(path[index - 1] if index else ROOT))
+        else:
+            path = self._accept_walking(tree, picks)
+            tokens = output[before:]
         # 0 is the argmax of scores that are all NaN. After an error of the owner's own code the path is not known.
-        if count and self.output[-1] == 0 and count <= len(path) + 1:
-            self._check_picked(picks, (ROOT, *path)[count - 1])
-        owner = self.request.owner
-        if owner is not None and self.finish is None and owner.is_cancelled:
+        if tokens and tokens[-1] == 0 and len(tokens) <= len(path) + 1:
+            self._check_picked(picks, (ROOT, *path)[len(tokens) - 1])
+        if (owner := request.owner) is not None and self.finish is None and owner.is_cancelled:
             self.finish = Finish("stop", CANCELLED)
-        origins = self._origins
-        if path:
-            origins += [tree.origins[node] for node in path]
-        if len(origins) < len(self.output):
-            # The target's own token behind a copied one counts as copied if it stands next there too.
-            copied, own = origins[-1] if origins else None, None
-            if copied is not None:
-                source, offset = copied.source, copied.offset + 1
-                text = self.output if source == OUTPUT else self.request.sources[source].tokens
-                own = Origin(source, offset) if offset < len(text) and text[offset] == self.output[-1] else None
-            origins.append(own)
-        self.uncached = self.output[-1:]
+        self.uncached = output[-1:]
         if self.rescorer is not None:
             self.rescorer.keep(path)
         if self._drafter is not None and self.finish is None:
             try:
-                self._drafter.accept(self.output[before:])
+                self._drafter.accept(tokens)
             except BaseException as error:
                 self._lose_drafter(error)
         return path
@@ -204,7 +212,17 @@ class Row:
     def report(self, tree: DraftTree, path: Sequence[int], rows: int) -> StepOutput:
         """Return what a step of `rows` rows added to this one; `path` is what `verify` accepted."""
         since, self._reported = self._reported, len(self.output)
-        step = StepOutput(self.index, self.output[since:], self._origins[since:], self.finish)
+        tokens, origins = self.output[since:], [tree.origins[node] for node in path]
+        if len(origins) < len(tokens):
+            # The target's own token behind a copied one counts as copied if it stands next there too.
+            copied, own = origins[-1] if origins else self._origin, None
+            if copied is not None:
+                source, offset = copied.source, copied.offset + 1
+                text = self.output if source == OUTPUT else self.request.sources[source].tokens
+                own = Origin(source, offset) if offset < len(text) and text[offset] == tokens[-1] else None
+            origins.append(own)
+        self._origin = origins[-1] if origins else self._origin
+        step = StepOutput(self.index, tokens, origins, self.finish)
         if self.request.recorder is not None:
             counters = self.meter.stats(len(self.output), ended=False)
             self.request.recorder.record(tree, path, step.tokens, counters, rows)
@@ -227,33 +245,10 @@ class Row:
             if self._picker is not None:
                 self._picker.append(token)
             self.finish = self._check(token)
-        self._origins.extend([None] * len(tokens))
-        self._reported = len(self.output)
+        self._origin, self._reported = None, len(self.output)
         self.uncached = [*self.uncached, *tokens]
         if self._drafter is not None and tokens:
             self._drafter.accept(tokens)
-
-    def _accept_known(self, tree: DraftTree, picks: ScoredPicks) -> Sequence[int]:
-        """`verify` where the target's token after every node is known in advance."""
-        path, tokens = accepted(tree.tokens, tree.parents, picks.tokens)
-        output, request, before, count = self.output, self.request, len(self.output), len(tokens)
-        if not request.stops and before + count < self.limit and request.eos_token_ids.isdisjoint(tokens):
-            output += tokens  # the fast path: most steps contain no stop
-        else:
-            for token in tokens:
-                output.append(token)
-                self.finish = self._check(token)
-                if self.finish is not None:
-                    break
-            count = len(output) - before
-            tokens = tokens[:count]
-        if self._picker is not None:
-            self._picker.extend(tokens)
-        if self._keep_margins:
-            self._margins += [best_two(picks.scores(node)) for node in (ROOT, *path)[:count]]
-        if self._divergences is not None:
-            self._divergences.follow(tokens, lambda index: picks.scores(path[index - 1] if index else ROOT))
-        return path[:count] if len(path) > count else path
 
     def _accept_walking(self, tree: DraftTree, picks: Picks) -> list[int]:
         """`verify` where the target's token depends on the path that leads to a node."""

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION 8 /* of the arguments and results; must equal VERSION in tree.py */
+#define VERSION 9 /* of the arguments and results; must equal VERSION in tree.py */
 #define ROOT -1
 #define WORD 63 /* bits of an int64 without its sign bit */
 
@@ -578,13 +578,19 @@ no_host:
 static PyObject *
 is_sound(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *tree_tokens, *tree_parents;
+    PyObject *tree_tokens, *tree_parents, *others[3];
     Number tokens[MAX_NODES], parents[MAX_NODES];
     long long vocab_size;
-    if (!PyArg_ParseTuple(args, "OOL", &tree_tokens, &tree_parents, &vocab_size)) {
+    if (!PyArg_ParseTuple(args, "OOOOOL", &tree_tokens, &tree_parents, &others[0], &others[1], &others[2],
+                          &vocab_size)) {
         return NULL;
     }
     Py_ssize_t size = read_tree(tree_tokens, tree_parents, tokens, parents, MAX_NODES);
+    for (int i = 0; i < 3 && size >= 0; i++) {
+        if ((i < 2 || others[i] != Py_None) && PyObject_Size(others[i]) != size) {
+            size = -1;
+        }
+    }
     if (size < 0) {
         PyErr_Clear();
         Py_RETURN_FALSE;
@@ -1041,8 +1047,9 @@ done:
     return found;
 }
 
-PyDoc_STRVAR(is_sound_doc, "is_sound(tokens, parents, vocab_size)\n\n"
-                           "Whether parents come first, siblings differ and tokens are ids; False where it cannot tell.");
+PyDoc_STRVAR(is_sound_doc, "is_sound(tokens, parents, scores, origins, drafters, vocab_size)\n\n"
+                           "Whether all are of one length (or no drafters given), parents come first, siblings differ\n"
+                           "and tokens are ids; False where it cannot tell.");
 PyDoc_STRVAR(accepted_doc, "accepted(tokens, parents, picked)\n\n"
                            "The accepted nodes and the output's tokens, where the target's is known after each node.");
 PyDoc_STRVAR(lay_out_doc, "lay_out(starts, uncached, tokens, parents, packed, visible, mask, lowest)\n\n"

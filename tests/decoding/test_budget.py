@@ -157,7 +157,7 @@ def test_a_pass_costs_what_its_budget_says(tree: DraftTree) -> None:
         meter = Meter(model, (), frozenset(), Watched())
         meter.proposed = tree, 0.02
         extra = costed.costs[len(tree)] - 1.0 if costed.costs else 0.0
-        meter.count(tree, [], costed, 1, extra, 4)
+        meter.count(tree, [], costed, 1, extra)
         assert meter.stats(1).num_allowed_nodes == 4
     first, later, free = observed
     cost = budget.costs[len(tree)] - 1.0

@@ -226,14 +226,14 @@ def test_a_pass_reads_heads_at_most_once(kind: str, copies: bool, monkeypatch: p
     walks, steps = counted_reads(monkeypatch), list[int]()
     launch, finish = loop.Batch.launch, loop.Batch.finish
 
-    def launched(batch: loop.Batch) -> None:
+    def launched(batch: loop.Batch) -> Any:
         steps.append(-len(walks))
-        launch(batch)
+        return launch(batch)
 
-    def finished(batch: loop.Batch) -> Any:
-        outputs = finish(batch)
+    def finished(batch: loop.Batch) -> bool:
+        has_ended = finish(batch)
         steps[-1] += len(walks)
-        return outputs
+        return has_ended
 
     monkeypatch.setattr(loop.Batch, "launch", launched)
     monkeypatch.setattr(loop.Batch, "finish", finished)
@@ -351,9 +351,9 @@ def test_one_read_of_the_host_per_pass(
         rides.append(len(rows_of))
         return ride(rows_of, picks)
 
-    def counted(batch: loop.Batch) -> None:
+    def counted(batch: loop.Batch) -> Any:
         passes.append(len(batch.rows))
-        launch(batch)
+        return launch(batch)
 
     monkeypatch.setattr(heads, "ride", ridden)
     monkeypatch.setattr(loop.Batch, "launch", counted)

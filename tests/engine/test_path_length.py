@@ -96,7 +96,7 @@ def drafter(functions: set[Function]) -> set[Function]:
 @pytest.mark.skipif(native_module.COMPILED is None or COMPILED is None, reason="counts the compiled path")
 @pytest.mark.parametrize(
     ("edits", "first", "between", "outside"),
-    [(True, (83, 20), 60, 45), (False, (61, 18), 28, 28)],
+    [(True, (83, 20), 58, 43), (False, (60, 17), 26, 26)],
     ids=["edits", "no drafts"],
 )
 def test_functions_on_the_way(

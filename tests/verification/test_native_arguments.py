@@ -18,7 +18,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: getattr(_trees, name) for name in dir(_trees) if callable(getattr(_trees, name)) and not name.startswith("_")
 }
 GOOD: dict[str, tuple[Any, ...]] = {
-    "is_sound": ((1, 2), (-1, 0), 10),
+    "is_sound": ((1, 2), (-1, 0), (0.5, 0.2), (None, None), None, 10),
     "accepted": ((1, 2), (-1, 0), (1, 2, 3)),
     "fit_shared": ([((-1, 0), (0.5, 0.2), 1.0, 2), None], (1.0, 1.1, 1.2), 1.5),
     "in_order": ((1, 2), (-1, 0), (0.5, 0.2), (None, None), (0, 1)),

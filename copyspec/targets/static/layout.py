@@ -122,28 +122,11 @@ def lay_out(
     `lay_out_static` in `native/trees.c` does what follows here without it.
     """
     if COMPILED is not None:
+        nodes, parents = [tree.tokens for tree in trees], [tree.parents for tree in trees]
+        of_rows = [row.number for row in rows], [row.pages for row in rows], uncached, nodes, parents, scored
+        of_moved = [row.pages for row in moved], [row.path for row in moved], [row.first_slot for row in moved]
         COMPILED.lay_out_static(
-            host,
-            shape.tokens,
-            shape.moves,
-            shape.scored,
-            shape.units,
-            shape.ordered,
-            starts,
-            [row.number for row in rows],
-            [row.pages for row in rows],
-            uncached,
-            [tree.tokens for tree in trees],
-            [tree.parents for tree in trees],
-            scored,
-            [row.pages for row in moved],
-            [row.path for row in moved],
-            [row.first_slot for row in moved],
-            scratch,
-            PAGE,
-            tile,
-            split,
-            SPLIT,
+            host, shape.tokens, shape.moves, *shape[1:4], starts, *of_rows, *of_moved, scratch, PAGE, tile, split, SPLIT
         )
         return
     fields, moves, wanted, units = split_parts(host, shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import lru_cache
 
 SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Tokens of a pass, padding included. Steps are small where a GPU begins to be bound by arithmetic instead of by
@@ -55,6 +56,7 @@ EXACT_SPLIT = 1024
 """`SPLIT` in exact mode, where it is the same for all passes."""
 
 
+@lru_cache  # asked for many sizes in each pass
 def size_of(tokens: int) -> int:
     """The smallest size of pass for so many tokens."""
     if tokens <= SIZES[-1]:

@@ -170,9 +170,9 @@ class StaticSession:
         if self._encoder is not None and not all(self._encoder.cross_contents()):
             self._encoder.score([ids[:1] for ids in unread], [EMPTY] * len(unread))  # for cross-attention alone
             self._encoder.trim([0] * len(self._rows))
-        starts = self._begin(unread, trees)
-        self._read_pieces(starts, unread, trees)
         sizes = [1 + len(tree.tokens) for tree in trees]
+        starts = self._begin(unread, sizes)
+        self._read_pieces(starts, unread, sum(sizes) - len(trees))
         logits, roots = self._passes(starts, unread, trees, sizes)
         self._starts = [start + len(ids) for start, ids in zip(starts, unread, strict=True)]
         self._uncached = uncached
@@ -202,7 +202,9 @@ class StaticSession:
         for row, ids, end, path in zip(self._rows, self._uncached, self._starts, paths, strict=False):
             if len(row.prefix) == row.length:
                 row.prefix += ids
-            row.path, row.first_slot, row.length = path, end, end + len(path)
+            count = len(path)
+            row.first_slot, row.length = end, end + count
+            row.path = path if count and path[-1] >= count else ()  # else its nodes are in place
         for row, (first, count), path in zip(self._rows, self._spans, paths, strict=False):
             row.written = [*range(first, first + count), *[first + count + node for node in path]]
         self._starts = None
@@ -297,17 +299,17 @@ class StaticSession:
         assert self._pool is not None
         return self._pool
 
-    def _begin(self, unread: list[Sequence[int]], trees: Sequence[DraftTree]) -> list[int]:
-        """The slots from which rows are read, with space for their tokens and trees. New rows that begin with the
-        tokens of others share their pages."""
+    def _begin(self, unread: list[Sequence[int]], sizes: Sequence[int]) -> list[int]:
+        """The slots from which rows are read, with space for their tokens and for trees, which score so many tokens.
+        New rows that begin with the tokens of others share their pages."""
         rows = self._rows[: len(unread)]
         starts = [row.length for row in rows]
-        if self.keeps_prefixes and not self.is_recurrent and any([not start for start in starts]):
+        if self.keeps_prefixes and not self.is_recurrent and not all(starts):
             self._share(starts, unread)
         wanted = [
             (row, start, stop)
-            for row, start, ids, tree in zip(rows, starts, unread, trees, strict=True)
-            if (stop := start + len(ids) + len(tree.tokens)) > row.writable
+            for row, start, ids, size in zip(rows, starts, unread, sizes, strict=True)
+            if (stop := start + len(ids) + size - 1) > row.writable
         ]
         if wanted:
             self._make_room(wanted)
@@ -333,14 +335,13 @@ class StaticSession:
                 self.pool.share(row.pages)
                 starts[place], unread[place] = count, unread[place][count:]
 
-    def _read_pieces(self, starts: list[int], unread: list[Sequence[int]], trees: Sequence[DraftTree]) -> None:
-        """Cache what does not fit into a pass with the trees: as much as a pass reads at once, of one row after the
+    def _read_pieces(self, starts: list[int], unread: list[Sequence[int]], nodes: int) -> None:
+        """Cache what does not fit into a pass with so many nodes: as much as a pass reads at once, of one row after the
         other, and leave at least the last token of each row. In exact mode, all but that is read so."""
         if self._exact:
             tail = [1] * len(unread)
         else:
-            nodes = sum([len(tree.tokens) for tree in trees])
-            beyond = sum(map(len, unread)) + nodes - max(PREFILL_TOKENS, size_of(nodes + len(trees)))
+            beyond = sum(map(len, unread)) + nodes - max(PREFILL_TOKENS, size_of(nodes + len(unread)))
             if beyond <= 0:
                 return
             tail = [len(ids) for ids in unread]
@@ -415,10 +416,11 @@ class StaticSession:
             layers=self._layers,
         )
         self._refresh_cross()
-        shape = pool.runner.choose(shape)
+        runner = pool.runner
+        shape = runner.choose(shape)
         tokens = shape.tokens
         lay_out(
-            pool.runner.staging(shape),
+            runner.staging(shape),
             shape,
             starts,
             self._rows[: len(starts)],
@@ -432,10 +434,10 @@ class StaticSession:
         )
         for row in self._rows:
             row.path = ()
-        logits = pool.runner.run(shape)
+        logits = runner.run(shape)
         if self.is_recurrent:
             self._spans = [*zip(accumulate(lengths, initial=0), map(len, uncached), strict=False)]
-        if (states := pool.runner.states(shape) if self._layers else None) is not None:
+        if (states := runner.states(shape) if self._layers else None) is not None:
             copied = states.copied(total, wanted if shape.scored < tokens else total)
             self._recorded.append((copied, [0, *accumulate(lengths)], scored))
         if shape.scored < tokens:
