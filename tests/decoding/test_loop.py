@@ -316,6 +316,11 @@ def test_rows_told_after_the_next_launch_are_the_same(case: dict[str, Any]) -> N
         assert_equal(run(target, requests, **options), expected)
 
 
+def counted_costs() -> CostModel:
+    """Costs by a clock that advances when it is read: no caller takes longer than a pass."""
+    return CostModel(map(float, count()).__next__)
+
+
 def test_rows_are_told_while_the_device_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a step brought is yielded between the next launch and its end, in the step's order; a row's last tokens at
     once, before another row may join; and all that was verified, where the next launch fails."""
@@ -332,7 +337,7 @@ def test_rows_are_told_while_the_device_works(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(FakeSession, "score", counted)
     told, tokens = list[int](), [0, 0]
     requests = [Request([1, 2], length, SamplingOptions()) for length in (5, 9)]
-    for step in decode(FakeTarget(VOCAB), requests):
+    for step in decode(FakeTarget(VOCAB), requests, cost_model=counted_costs()):
         told.append(len(passes))
         for output in step:
             tokens[output.row] += len(output.tokens)
@@ -342,7 +347,7 @@ def test_rows_are_told_while_the_device_works(monkeypatch: pytest.MonkeyPatch) -
     passes.clear()
     tokens, fails_at = [0, 0], 4
     with pytest.raises(torch.OutOfMemoryError):
-        for step in decode(FakeTarget(VOCAB), requests):
+        for step in decode(FakeTarget(VOCAB), requests, cost_model=counted_costs()):
             for output in step:
                 tokens[output.row] += len(output.tokens)
     assert tokens == [3, 3]
@@ -370,7 +375,7 @@ def test_what_was_verified_is_told_before_an_error(
 
     tokens = 0
     with pytest.raises(error):
-        for step in decode(FakeTarget(VOCAB), requests(), DecodeSettings(batch_size=3)):
+        for step in decode(FakeTarget(VOCAB), requests(), DecodeSettings(batch_size=3), counted_costs()):
             tokens += sum([len(output.tokens) for output in step])
     assert tokens == (4 if error is torch.OutOfMemoryError else 2)
 
