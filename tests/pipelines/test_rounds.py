@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from copyspec.pipelines.rag import rounds
 from copyspec.pipelines.rag.rounds import Rounds, plainly
-from copyspec.retrievers import Scheduler
+from copyspec.retrievers import Scheduler, Search
 from copyspec.retrievers.speculative.scheduler import Costs, expected_steps, now_pays
+from copyspec.retrievers.speculative.worker import Worker
 
 STRIDE, LIMIT, END = 3, 30, 0
 Query = tuple[int, ...]
@@ -159,6 +160,34 @@ def test_the_text_is_that_of_waiting_for_each_answer(
     assert stats.queries >= stats.searches
     if accuracy == 1.0:
         assert stats.wasted == 0 and stats.hit_rate in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("stride", [None, 1, 3])
+@pytest.mark.parametrize("seed", range(10))
+def test_searches_of_a_thread_follow_each_other_during_steps(seed: int, stride: int | None) -> None:
+    """With the real worker, whose searches end at any moment of a step."""
+    expected, _ = plain_text(ending=200)
+    text, worker, rng = Text(seed, 0.9, ending=200), Worker(), random.Random(seed)
+
+    def find(queries: Sequence[Query]) -> list[int]:
+        sleep(rng.choice([0.0, 0.0005, 0.002]))
+        return [truth(query) for query in queries]
+
+    def advance(abandon: Callable[[], bool]) -> bool:
+        sleep(0.001)
+        return Text.advance(text, abandon)
+
+    text.advance = advance  # type: ignore[method-assign]
+    run = Rounds(
+        text,
+        lambda queries, then: worker.submit(lambda: find(queries), then),
+        lambda queries: Search.here(lambda: find(queries)),
+        Scheduler(stride=stride),
+    )
+    list(run.run())
+    worker.close()
+    assert text.tokens == expected
+    assert run.stats.wasted >= 0 and run.stats.queries >= run.stats.searches
 
 
 @given(
