@@ -133,7 +133,7 @@ class IterativeRAG:
         """Return an iterator over verified positions, which writes the output, and the rounds with their counters."""
         if self.speculation is None:
             return plainly(task, self._search), None
-        rounds = Rounds(task, self._submit, self._scheduler, search=self._search_here)
+        rounds = Rounds(task, self._submit, self._search_here, self._scheduler)
         return rounds.run(), rounds
 
     def _task(self, prompt: str, options: CallOptions) -> Strides:
@@ -153,8 +153,8 @@ class IterativeRAG:
         texts = self.retriever.texts
         return [Hit(i, 0.0, texts[i]) for i in self.retriever.cached[-count:][::-1]] if count else []
 
-    def _submit(self, queries: Sequence[str]) -> Search[list[Hit]]:
-        return self.retriever.submit(queries, _best)
+    def _submit(self, queries: Sequence[str], then: Callable[[Sequence[Hit]], None]) -> Search[list[Hit]]:
+        return self.retriever.submit(queries, _best, then)
 
     def _search_here(self, queries: Sequence[str]) -> Search[list[Hit]]:
         return Search.here(lambda: [_best(hits) for hits in self.retriever.search_here(queries)])

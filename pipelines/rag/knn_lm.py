@@ -171,7 +171,7 @@ class KNNLM:
         text = _Text(self, ids, limit)
         stats = SpeculationStats()
         if self.speculates:
-            rounds = Rounds(text, self._submit, self._scheduler, guesses_first=True)
+            rounds = Rounds(text, self._submit, self._search, self._scheduler, guesses_first=True)
             for _ in rounds.run():
                 pass
             stats = rounds.stats
@@ -199,8 +199,8 @@ class KNNLM:
         nearest = self._cache.nearest(moment.state, self.options.neighbours)
         return None if nearest is None else self._token(moment, *nearest)
 
-    def _submit(self, moments: Sequence[Moment]) -> Search[list[int]]:
-        return self._worker.submit(lambda: self._find(moments))
+    def _submit(self, moments: Sequence[Moment], then: Callable[[Sequence[int]], None]) -> Search[list[int]]:
+        return self._worker.submit(lambda: self._find(moments), then)
 
     def _search(self, moments: Sequence[Moment]) -> Search[list[int]]:
         return Search.here(lambda: self._find(moments))

@@ -3,16 +3,21 @@
 A text grows step by step, and each step needs an answer from a knowledge base. `plainly` waits for each answer.
 `Rounds` guesses several, verifies them with one search in a worker thread while it continues, and goes back to the
 first wrong one: the same steps with the same answers, in less time. Zhang et al. 2024 (RaLMSpec, arXiv:2401.14021),
-algorithm 1 and section 4.
+algorithm 1 and section 4. Unlike there, a search that ends during a step does not wait for the end of the step: if all
+its guesses were right, its thread goes on with those that were made meanwhile.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
+from copyspec.common.forks import fork_safe
 from copyspec.retrievers import Plan, Scheduler, Search, SpeculationStats
 
 Query = TypeVar("Query")
@@ -63,13 +68,11 @@ class Guess(Generic[Query, Answer]):
 class GuessBatch(Generic[Query, Answer]):
     """A batch of guesses being verified."""
 
-    def __init__(
-        self, task: Task[Query, Answer], guesses: list[Guess[Query, Answer]], search: Search[Sequence[Answer]]
-    ):
-        """`search`: for the guesses' queries, just submitted."""
+    def __init__(self, task: Task[Query, Answer], guesses: list[Guess[Query, Answer]]) -> None:
         self._task = task
         self.guesses = guesses
-        self.search = search
+        self.search: Search[Sequence[Answer]]
+        """For the guesses' queries."""
         self._sent = perf_counter()
         self._right: int | None = None
 
@@ -77,13 +80,17 @@ class GuessBatch(Generic[Query, Answer]):
     def right(self) -> int:
         """Number of right guesses before the first wrong one; waits for the search."""
         if self._right is None:
-            right = 0
-            for guess, truth in zip(self.guesses, self.search.result(), strict=True):
-                if guess.answer is None or not self._task.same(guess.answer, truth):
-                    break
-                right += 1
-            self._right = right
+            self._right = self.compared(self.search.result())
         return self._right
+
+    def compared(self, truths: Sequence[Answer]) -> int:
+        """Number of guesses before the first one that is not like these answers."""
+        right = 0
+        for guess, truth in zip(self.guesses, truths, strict=True):
+            if guess.answer is None or not self._task.same(guess.answer, truth):
+                break
+            right += 1
+        return right
 
     def has_failed(self) -> bool:
         """Whether a guess is known to be wrong. Does not wait; raises what the search raised."""
@@ -94,8 +101,11 @@ class GuessBatch(Generic[Query, Answer]):
         return max(0.0, perf_counter() - self._sent - self.search.seconds)
 
 
-Submit = Callable[[Sequence[Query]], Search[Sequence[Answer]]]
-"""Starts a search for the answers to the queries."""
+SearchHere = Callable[[Sequence[Query]], Search[Sequence[Answer]]]
+"""Searches for the answers to the queries, in the caller's thread."""
+
+Submit = Callable[[Sequence[Query], Callable[[Sequence[Answer]], None]], Search[Sequence[Answer]]]
+"""Starts such a search in another thread, where it calls the function with the answers before it is done."""
 
 
 GUESS_EVERY, MAX_APART = 2, 32
@@ -107,11 +117,11 @@ def _never() -> bool:
     return False
 
 
-def plainly(task: Task[Query, Answer], submit: Submit[Query, Answer]) -> Iterator[int]:
+def plainly(task: Task[Query, Answer], search: SearchHere[Query, Answer]) -> Iterator[int]:
     """Write the text without speculation. Yields the position after each step."""
     ended = False
     while not ended:
-        task.take(submit([task.query()]).result()[0])
+        task.take(search([task.query()]).result()[0])
         ended = task.advance(_never)
         yield task.position
 
@@ -123,19 +133,21 @@ class Rounds(Generic[Query, Answer]):
         self,
         task: Task[Query, Answer],
         submit: Submit[Query, Answer],
+        search: SearchHere[Query, Answer],
         scheduler: Scheduler,
         *,
-        search: Submit[Query, Answer] | None = None,
         guesses_first: bool = False,
     ) -> None:
-        """`search`: for answers that are needed at once; None: use `submit`, whose thread takes time to wake.
+        """`search`: for answers that are needed at once, since another thread takes time to wake.
         `guesses_first`: guess the first answer, too, once the scheduler knows that guesses pay."""
-        self._task, self._submit, self._scheduler = task, submit, scheduler
-        self._search = search or submit
+        self._task, self._submit, self._search, self._scheduler = task, submit, search, scheduler
         self._guesses_first = guesses_first
         self.stats = SpeculationStats()
         self._open: list[Guess[Query, Answer]] = []  # guesses not submitted yet
-        self._batch: GuessBatch[Query, Answer] | None = None
+        self._batches: deque[GuessBatch[Query, Answer]] = deque()  # being verified; more than one in a long step
+        self._sending = fork_safe(threading.Lock())
+        self._closed = False
+        self._began = 0.0  # time of the last step's beginning
         self._ended = False  # whether the text has ended, if the guesses are right
         self._stuck = False  # whether there is no guess for the next step, or it raised `_error`
         self._error: Exception | None = None
@@ -154,11 +166,13 @@ class Rounds(Generic[Query, Answer]):
                 answer = self._answers([self._task.query()])[0]
                 self._take(answer, self._task.reads(answer))
                 self._plan = self._scheduler.plan()
-            while not (self._ended and not self._open and self._batch is None):
+            while not (self._ended and not self._open and not self._batches):
                 yield from self._go_on()
         finally:
-            if self._batch is not None:
-                self._batch.search.cancel()
+            with self._sending:
+                self._closed = True
+                for batch in self._batches:
+                    batch.search.cancel()
 
     def _begun_by_guess(self) -> bool:
         self._plan = self._scheduler.plan()
@@ -176,32 +190,36 @@ class Rounds(Generic[Query, Answer]):
 
         The first that applies of: settle the batch, if its search has ended or nothing else can be done; wait for one
         answer, if the plan is not to guess; guess one more step; send the open guesses as a batch."""
-        if self._batch is not None and (self._batch.search.done() or not self._may_guess()):
-            yield self._settle(self._batch)
-        elif self._batch is None and not self._open and not self._plan.speculates:
+        if self._batches and (self._batches[0].search.done() or not self._may_guess()):
+            yield self._settle(self._batches[0])
+        elif not self._batches and not self._open and not self._plan.speculates:
             self._wait_for_one()
             yield self._task.position
         elif self._may_guess():
             self._guess_one()
         elif self._open:
-            self._send()
-            if not self._scheduler.overlaps and self._batch is not None:
-                yield self._settle(self._batch)
-        if self._ended and not self._open and self._batch is None:
+            with self._sending:  # the end of this search finds it listed
+                self._send()
+            if not self._scheduler.overlaps:
+                yield self._settle(self._batches[0])
+        if self._ended and not self._open and not self._batches:
             yield self._task.position
 
     def _may_guess(self) -> bool:
         free = not self._ended and not self._stuck
-        most = self._plan.stride if self._batch is None else self._plan.ahead
-        return free and self._plan.speculates and len(self._open) < most
+        if not free or not self._plan.speculates:
+            return False
+        made = len(self._open)
+        return made < self._plan.ahead if self._batches else not made or not self._scheduler.is_enough(made, self._plan)
 
     def _guess_one(self) -> None:
         """Make one speculation step."""
         task, started, reads = self._task, perf_counter(), self._reads
-        abandon = self._batch.has_failed if self._batch is not None else _never
+        is_first = not task.position
+        self._began = started
         try:
-            self._ended = task.advance(abandon)
-            if abandon():
+            self._ended = task.advance(self._has_failed)
+            if self._has_failed():
                 return
             if not self._ended:
                 guess = self._made()
@@ -210,11 +228,11 @@ class Rounds(Generic[Query, Answer]):
                 if guess.answer is not None:
                     self._take(guess.answer, guess.reads)
         except Exception as error:
-            if not self._open and self._batch is None:
+            if not self._open and not self._batches:
                 raise
             # The plain form might never raise this: the guesses before must be verified first.
             self._error, self._stuck = error, True
-        self._scheduler.observe_step(perf_counter() - started, reads=reads)
+        self._scheduler.observe_step(perf_counter() - started, reads=reads, is_first=is_first)
 
     def _made(self) -> Guess[Query, Answer]:
         """The guess for the next step; one that needs a prefill is withheld unless that pays."""
@@ -233,6 +251,7 @@ class Rounds(Generic[Query, Answer]):
     def _wait_for_one(self) -> None:
         """Make a step and its retrieval as in the plain form."""
         task, started, reads = self._task, perf_counter(), self._reads
+        is_first = not task.position
         self._ended = task.advance(_never)
         if self._ended:
             return
@@ -240,7 +259,7 @@ class Rounds(Generic[Query, Answer]):
         self._waits += 1
         tries = self._waits >= self._apart
         guess = task.guess(query) if tries else None
-        self._scheduler.observe_step(perf_counter() - started, reads=reads)
+        self._scheduler.observe_step(perf_counter() - started, reads=reads, is_first=is_first)
         truth = self._answers([query])[0]
         if tries:
             right = guess is not None and task.same(guess, truth)
@@ -262,30 +281,48 @@ class Rounds(Generic[Query, Answer]):
         self._scheduler.observe_pace(now - self._settled, steps, speculates=speculates)
         self._settled = now
 
+    def _has_failed(self) -> bool:
+        """Whether a guess is known to be wrong: one of the last batch, as none is sent after it."""
+        return bool(self._batches) and self._batches[-1].has_failed()
+
     def _send(self) -> None:
-        """Submit the open guesses to the worker, and begin the next round."""
+        """Submit the open guesses to the worker."""
         count = self._scheduler.batch(len(self._open))
-        sent, self._open = self._open[:count], self._open[count:]
-        submit = self._submit if self._scheduler.overlaps else self._search
+        batch = GuessBatch(self._task, self._open[:count])
+        queries = [guess.query for guess in batch.guesses]
         started = perf_counter()
-        self._batch = GuessBatch(self._task, sent, submit([guess.query for guess in sent]))
+        if self._scheduler.overlaps:
+            batch.search = self._submit(queries, partial(self._send_next, batch))
+        else:
+            batch.search = self._search(queries)
         self._held = perf_counter() - started
-        last = self._open[-1] if self._open else sent[-1]
-        self._stuck = self._error is not None or last.answer is None
-        self._plan = self._scheduler.plan()
+        del self._open[:count]
+        self._batches.append(batch)
+
+    def _send_next(self, batch: GuessBatch[Query, Answer], truths: Sequence[Answer]) -> None:
+        """At the end of a search, in its thread: submit the guesses that were made meanwhile, if they are enough and
+        all of this batch were right."""
+        with self._sending:
+            made = len(self._open)
+            if not made or self._closed or batch.compared(truths) < len(truths):
+                return
+            ended = self._ended or self._stuck
+            if ended or self._scheduler.is_enough(made, self._plan, perf_counter() - self._began):
+                self._send()
 
     def _settle(self, batch: GuessBatch[Query, Answer]) -> int:
         """Wait for the batch, and go back to the first wrong guess. Returns the verified position."""
         truths = self._waited(batch.search, perf_counter() - self._held)
-        self._batch = None
+        self._batches.popleft()
         guesses, right = batch.guesses, batch.right
         self._learn(batch, truths)
         verified = min(right + 1, len(guesses))
         self._pace(verified, speculates=True)
         withheld = right < verified and guesses[right].withheld is not None
         self.stats += SpeculationStats(guesses=verified - withheld, right=right, rounds=1, kept=verified)
+        self._plan = self._scheduler.plan()
         if right == len(guesses):
-            if self._error is not None and not self._open:
+            if self._error is not None and not self._open and not self._batches:
                 raise self._error
             return guesses[-1].position
         wrong = guesses[right]
@@ -293,7 +330,6 @@ class Rounds(Generic[Query, Answer]):
         self._task.back(wrong.position)
         self._take(truths[right], self._task.reads(truths[right]))
         self._open, self._ended, self._stuck, self._error = [], False, False, None
-        self._plan = self._scheduler.plan()
         return wrong.position
 
     def _learn(self, batch: GuessBatch[Query, Answer], truths: Sequence[Answer]) -> None:

@@ -170,11 +170,18 @@ class SpeculativeRetriever(Retriever):
             self._cache.touch(chosen)
         return Hit(chosen, score, self.base.texts[chosen])
 
-    def submit(self, queries: Sequence[str], read: Callable[[list[Hit]], T] = list) -> Search[list[T]]:  # type: ignore[assignment]
+    def submit(
+        self,
+        queries: Sequence[str],
+        read: Callable[[list[Hit]], T] = list,  # type: ignore[assignment]
+        then: Callable[[list[T]], None] | None = None,
+    ) -> Search[list[T]]:
         """Start `search_batch(queries, k=prefetch)` in the worker thread; the result is what `read` makes of each
-        query's hits. Raises RuntimeError after `close`."""
+        query's hits, and `then` is called with it before the search is done. Raises RuntimeError after `close`."""
         checked = check_texts(queries, "queries")
-        return self._worker.submit(lambda: [read(hits) for hits in self._search(checked, self.prefetch, fills=True)])
+        return self._worker.submit(
+            lambda: [read(hits) for hits in self._search(checked, self.prefetch, fills=True)], then
+        )
 
     def search_here(self, queries: Sequence[str]) -> list[list[Hit]]:
         """Do the search of `submit` in the caller's thread, for results that are needed at once."""

@@ -54,7 +54,7 @@ class Costs:
 class Plan:
     """The plan of the next round."""
 
-    stride: int = 1  # guesses per round: s
+    stride: int = 1  # guesses per round: s. Where steps go on during searches, `Scheduler.is_enough` decides
     speculates: bool = False  # False: wait for each retrieval, as without a cache
     ahead: int = 1  # maximum number of guesses made while a batch is verified
     promise: float = 1.0  # predicted speed-up over plain retrieval
@@ -101,6 +101,16 @@ def best_batch(gamma: float, costs: Costs, made: int) -> int:
     return max(range(1, made + 1), key=lambda s: (expected_steps(gamma, s) / max(costs.search(s), 1e-12), s))
 
 
+def now_pays(gamma: float, costs: Costs, made: int, wait: float) -> bool:
+    """Whether to verify `made` guesses while steps go on, and not with one more that is made in `wait` seconds.
+
+    Searches that keep up with the steps leave nothing to wait for at the end. Those that do not are the bottleneck:
+    what counts is the kept steps per second of searching, or of waiting to search.
+    """
+    now, later = costs.search(made), wait + costs.search(made + 1)
+    return now <= made * costs.step or expected_steps(gamma, made) * later >= expected_steps(gamma, made + 1) * now
+
+
 def reading_pays(gamma: float, reading: float, search: float) -> bool:
     """Whether to continue with a guessed text that takes `reading` seconds to prefill, while a search of `search`
     seconds verifies it.
@@ -134,10 +144,12 @@ class Scheduler:
         self._searches = _Line()
         self._lock = fork_safe(threading.Lock())
 
-    def observe_step(self, seconds: float, *, reads: bool = False) -> None:
-        """Record the time of a speculation step. `reads`: it began with the prefill of a found or guessed text."""
+    def observe_step(self, seconds: float, *, reads: bool = False, is_first: bool = False) -> None:
+        """Record the time of a speculation step. `reads`: it began with the prefill of a found or guessed text.
+        `is_first`: with that of the prompt, which no other step does."""
         with self._lock:
-            self._steps.append(seconds)
+            if not is_first:
+                self._steps.append(seconds)
             (self._readings if reads else self._light).append(seconds)
 
     def observe_change(self, was_right: bool) -> None:
@@ -197,6 +209,15 @@ class Scheduler:
         with self._lock:
             gamma, costs = self._gamma(), self._costs()
         return made if costs is None or made < 2 else best_batch(gamma, costs, made)
+
+    def is_enough(self, made: int, plan: Plan, elapsed: float = 0.0) -> bool:
+        """Whether to verify `made` guesses now, and not with one more. `elapsed`: seconds since the step began that
+        will make it."""
+        if self._stride is not None or not self.overlaps:
+            return made >= plan.stride
+        with self._lock:
+            gamma, costs = self._gamma(), self._costs()
+        return costs is None or now_pays(gamma, costs, made, max(costs.step - elapsed, 0.0))
 
     def reads(self) -> bool:
         """Whether to continue with a guess that needs a prefill."""

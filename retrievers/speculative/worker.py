@@ -26,8 +26,10 @@ class Search(Generic[Found]):
     fraction of the time of a `concurrent.futures.Future`.
     """
 
-    def __init__(self, search: Callable[[], Found]) -> None:
+    def __init__(self, search: Callable[[], Found], then: Callable[[Found], None] | None = None) -> None:
+        """`then`: called with the result, in the same thread and before `done`; the search raises what it raises."""
         self._search: Callable[[], Found] | None = search
+        self._then = then
         self._is_done = False
         self._running = threading.Lock()  # held until the search is done; no fork waits for it
         self._running.acquire()
@@ -71,13 +73,17 @@ class Search(Generic[Found]):
         if not self._claim.acquire(blocking=False):
             return
         search, self._search = self._search, None  # so that all it refers to can be freed
+        then, self._then = self._then, None
         started = perf_counter()
         try:
             assert search is not None
             self._found = search()
+            self._seconds = perf_counter() - started
+            if then is not None:
+                then(self._found)
         except BaseException as error:
             self._error = error
-        self._seconds = perf_counter() - started
+            self._seconds = perf_counter() - started
         self._end()
 
     def lose(self) -> None:
@@ -111,9 +117,9 @@ class Worker:
         self._closed = False
         _WORKERS.add(self)
 
-    def submit(self, search: Callable[[], Found]) -> Search[Found]:
+    def submit(self, search: Callable[[], Found], then: Callable[[Found], None] | None = None) -> Search[Found]:
         """Queue `search`. Raises RuntimeError after `close`."""
-        submitted = Search(search)
+        submitted = Search(search, then)
         with self._lock:
             if self._closed:
                 raise RuntimeError("this retriever was closed: make another one, or do not close it before its end")

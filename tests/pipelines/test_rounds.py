@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from copyspec.pipelines.rag import rounds
 from copyspec.pipelines.rag.rounds import Rounds, plainly
-from copyspec.retrievers import Scheduler
+from copyspec.retrievers import Scheduler, Search
+from copyspec.retrievers.speculative.scheduler import Costs, expected_steps, now_pays
+from copyspec.retrievers.speculative.worker import Worker
 
 STRIDE, LIMIT, END = 3, 30, 0
 Query = tuple[int, ...]
@@ -80,24 +82,35 @@ class Searches:
         self.patience, self.failing, self.count = patience, failing, 0
         self.running: list[LateSearch] = []
 
-    def submit(self, queries: Sequence[Query]) -> LateSearch:
+    def submit(self, queries: Sequence[Query], then: Then | None = None) -> LateSearch:
         assert queries
-        self.running.append(LateSearch(queries, self.patience(), self.count in self.failing))
         self.count += 1
+        self.running.append(LateSearch(queries, self.patience(), self.count - 1 in self.failing, then))
         return self.running[-1]
 
 
+Then = Callable[[Sequence[int]], None]
+
+
 class LateSearch:
-    def __init__(self, queries: Sequence[Query], patience: int, fails: bool) -> None:
-        self.queries, self.patience, self.fails = queries, patience, fails
+    def __init__(self, queries: Sequence[Query], patience: int, fails: bool, then: Then | None = None) -> None:
+        self.queries, self.patience, self.fails, self.then = queries, patience, fails, then
         self.cancelled = self.seen = False
         self.seconds = 0.01
 
     def done(self) -> bool:
         self.patience -= 1
+        if self.patience < 0:
+            self.end()
         return self.patience < 0
 
+    def end(self) -> None:
+        then, self.then = self.then, None
+        if then is not None and not self.fails:
+            then([truth(query) for query in self.queries])
+
     def result(self) -> list[int]:
+        self.end()
         self.patience, self.seen = 0, True
         if self.fails:
             raise ConnectionError("away")
@@ -131,7 +144,7 @@ def test_the_text_is_that_of_waiting_for_each_answer(
     expected, raises = plain_text(fails, ending)
     text = Text(seed, accuracy, fails, ending)
     searches = Searches(lambda: text.random.randint(0, 9))
-    run = Rounds(text, searches.submit, Scheduler(overlaps=overlaps, stride=stride))
+    run = Rounds(text, searches.submit, searches.submit, Scheduler(overlaps=overlaps, stride=stride))
     verified = 0
     try:
         for position in run.run():
@@ -149,13 +162,41 @@ def test_the_text_is_that_of_waiting_for_each_answer(
         assert stats.wasted == 0 and stats.hit_rate in (0.0, 1.0)
 
 
+@pytest.mark.parametrize("stride", [None, 1, 3])
+@pytest.mark.parametrize("seed", range(10))
+def test_searches_of_a_thread_follow_each_other_during_steps(seed: int, stride: int | None) -> None:
+    """With the real worker, whose searches end at any moment of a step."""
+    expected, _ = plain_text(ending=200)
+    text, worker, rng = Text(seed, 0.9, ending=200), Worker(), random.Random(seed)
+
+    def find(queries: Sequence[Query]) -> list[int]:
+        sleep(rng.choice([0.0, 0.0005, 0.002]))
+        return [truth(query) for query in queries]
+
+    def advance(abandon: Callable[[], bool]) -> bool:
+        sleep(0.001)
+        return Text.advance(text, abandon)
+
+    text.advance = advance  # type: ignore[method-assign]
+    run = Rounds(
+        text,
+        lambda queries, then: worker.submit(lambda: find(queries), then),
+        lambda queries: Search.here(lambda: find(queries)),
+        Scheduler(stride=stride),
+    )
+    list(run.run())
+    worker.close()
+    assert text.tokens == expected
+    assert run.stats.wasted >= 0 and run.stats.queries >= run.stats.searches
+
+
 @given(
     seed=st.integers(0, 1000), failing=st.integers(0, 6), overlaps=st.booleans(), stride=st.none() | st.integers(1, 5)
 )
 def test_an_exception_of_a_search_arrives(seed: int, failing: int, overlaps: bool, stride: int | None) -> None:
     text = Text(seed, 0.5, ending=200)
     searches = Searches(lambda: text.random.randint(0, 9), frozenset([failing]))
-    run = Rounds(text, searches.submit, Scheduler(overlaps=overlaps, stride=stride))
+    run = Rounds(text, searches.submit, searches.submit, Scheduler(overlaps=overlaps, stride=stride))
     try:
         list(run.run())
     except ConnectionError:
@@ -167,19 +208,22 @@ def test_an_exception_of_a_search_arrives(seed: int, failing: int, overlaps: boo
 def test_nothing_is_searched_after_closing_and_interrupts_cancel() -> None:
     text = Text(0, 1.0, ending=10**9)
     searches = Searches(lambda: 10**9)
-    run = Rounds(text, searches.submit, Scheduler(stride=2)).run()
+    run = Rounds(text, searches.submit, searches.submit, Scheduler(stride=2)).run()
     next(run)
     run.close()
-    assert searches.count == 2
+    begun = searches.count
+    assert searches.running[-1].cancelled
+    searches.running[-1].end()  # it had begun before it was cancelled
+    assert searches.count == begun
 
     def interrupted(abandon: Callable[[], bool]) -> bool:
-        if searches.count > 3:
+        if searches.count > begun + 1:
             raise KeyboardInterrupt
         return Text.advance(text, abandon)
 
     text.advance = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        list(Rounds(text, searches.submit, Scheduler(stride=2)).run())
+        list(Rounds(text, searches.submit, searches.submit, Scheduler(stride=2)).run())
     assert searches.running[-1].cancelled and not searches.running[-1].seen
 
 
@@ -193,11 +237,11 @@ def test_steps_are_made_while_a_search_runs() -> None:
             waited.append(text.position)
             return super().result()
 
-    def submit(queries: Sequence[Query]) -> LateSearch:
+    def submit(queries: Sequence[Query], then: Then | None = None) -> LateSearch:
         sent.append(text.position)
-        return Watched(queries, 10**9, False)
+        return Watched(queries, 10**9, False, then)
 
-    assert list(Rounds(text, submit, Scheduler(stride=2)).run())[-1] == LIMIT
+    assert list(Rounds(text, submit, submit, Scheduler(stride=2)).run())[-1] == LIMIT
     assert sent == [0, 6, 12, 18, 24, 30]
     assert sorted(set(waited)) == [0, 12, 18, 24, 30]
 
@@ -206,7 +250,8 @@ def test_steps_are_made_while_a_search_runs() -> None:
 def test_a_wrong_guess_is_counted_and_taken_back(overlaps: bool) -> None:
     text = Text(0, 0.0, ending=10**9)
     text.guess = lambda query: (truth(query) + 1) % 4  # type: ignore[method-assign]
-    run = Rounds(text, Searches(lambda: 0).submit, Scheduler(overlaps=overlaps, stride=4))
+    submit = Searches(lambda: 0).submit
+    run = Rounds(text, submit, submit, Scheduler(overlaps=overlaps, stride=4))
     list(run.run())
     assert text.tokens == plain_text(ending=10**9)[0]
     assert run.stats.right == 0 and run.stats.hit_rate == 0.0
@@ -220,20 +265,30 @@ def test_a_search_in_the_callers_own_thread_hides_nothing() -> None:
         sleep(LateSearch([], 0, False).seconds)
         return searches.submit(queries)
 
-    run = Rounds(Text(0, 0.9), searches.submit, Scheduler(overlaps=False, stride=4), search=search)
+    run = Rounds(Text(0, 0.9), searches.submit, search, Scheduler(overlaps=False, stride=4))
     list(run.run())
     assert run.stats.rounds > 0 and run.stats.search_seconds > 0
     assert run.stats.hidden_seconds == pytest.approx(0.0, abs=1e-9)
 
 
 class Clock:
-    """A clock, in seconds, that advances only through the simulated work."""
+    """A clock, in seconds, that advances only through the simulated work. At the end of a search, others follow it."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.alarms: list[TimedSearch] = []
 
     def __call__(self) -> float:
         return self.now
+
+    def go_to(self, time: float) -> None:
+        while due := [search for search in self.alarms if search.end <= time]:
+            search = min(due, key=lambda search: search.end)
+            self.alarms.remove(search)
+            self.now = max(self.now, search.end)
+            if search.then is not None:
+                search.then([search.text.truths[query // 4] for query in search.queries])
+        self.now = max(self.now, time)
 
 
 CALL, READING, STEPS = 0.003, 0.03, 12  # seconds per token and per new document; steps of a text
@@ -256,7 +311,7 @@ class TimedText:
         return self.position
 
     def guess(self, query: int) -> int:
-        self.clock.now += CALL / 10
+        self.clock.go_to(self.clock.now + CALL / 10)
         right = self.random.random() < self.accuracy
         return self.truths[query // 4] if right else 100 + self.random.randrange(8)
 
@@ -273,12 +328,12 @@ class TimedText:
         if self.document in self.open:
             self.open.remove(self.document)
         else:
-            self.clock.now += READING
+            self.clock.go_to(self.clock.now + READING)
         self.open = [*self.open, self.document][-self.kept :]
         for _ in range(4):
             if abandon():
                 return False
-            self.clock.now += CALL
+            self.clock.go_to(self.clock.now + CALL)
             self.position += 1
         return self.position >= 4 * STEPS
 
@@ -287,22 +342,23 @@ class TimedText:
 
 
 class TimedSearch:
-    def __init__(self, text: TimedText, queries: Sequence[int], seconds: float) -> None:
-        self.text, self.queries, self.seconds = text, queries, seconds
+    def __init__(self, text: TimedText, queries: Sequence[int], seconds: float, then: Then | None = None) -> None:
+        self.text, self.queries, self.seconds, self.then = text, queries, seconds, then
         self.end = text.clock.now + seconds
+        text.clock.alarms.append(self)
 
     def done(self) -> bool:
         return self.text.clock.now >= self.end
 
     def result(self) -> list[int]:
-        self.text.clock.now = max(self.text.clock.now, self.end)
+        self.text.clock.go_to(self.end)
         return [self.text.truths[query // 4] for query in self.queries]
 
     def cancel(self) -> None:
         pass
 
 
-@pytest.mark.parametrize("cost", [0.12, 0.25, 0.7, 1.45, 20.0])
+@pytest.mark.parametrize("cost", [0.12, 0.25, 0.7, 1.1, 1.45, 4.0, 20.0])
 @pytest.mark.parametrize(("accuracy", "changes"), [(1.0, 0.0), (0.9, 0.2), (0.5, 0.6), (0.0, 0.6)])
 def test_speculation_costs_no_time_however_dear_searches_and_however_good_guesses_are(
     cost: float, accuracy: float, changes: float, monkeypatch: pytest.MonkeyPatch
@@ -316,13 +372,25 @@ def test_speculation_costs_no_time_however_dear_searches_and_however_good_guesse
         for seed in range(12):
             text = TimedText(clock, seed, accuracy, changes, kept=1)
 
-            def submit(queries: Sequence[int], text: TimedText = text) -> TimedSearch:
-                return TimedSearch(text, queries, search * (1 + len(queries)) / 2)
+            def submit(queries: Sequence[int], then: Then | None = None, text: TimedText = text) -> TimedSearch:
+                return TimedSearch(text, queries, search * (1 + len(queries)) / 2, then)
 
-            list(plainly(text, submit) if scheduler is None else Rounds(text, submit, scheduler).run())
+            list(plainly(text, submit) if scheduler is None else Rounds(text, submit, submit, scheduler).run())
         return clock.now - started
 
     plain = seconds(None)
     assert plain > 0.97 * seconds(Scheduler())
     if accuracy == 1.0 and cost >= 0.7:
-        assert plain > 1.4 * seconds(Scheduler())
+        assert plain > (1.6 if 1.0 < cost < 5.0 else 1.4) * seconds(Scheduler())
+
+
+@given(gamma=st.floats(0.0, 1.0), costs=st.builds(Costs, *[st.floats(0.001, 10.0)] * 3), wait=st.floats(0.0, 10.0))
+def test_guesses_wait_for_one_more_only_where_searches_are_the_bottleneck(
+    gamma: float, costs: Costs, wait: float
+) -> None:
+    """And then for a bounded number: each further one saves less than it makes the others wait."""
+    made = next(n for n in range(1, 20_000) if now_pays(gamma, costs, n, wait)) if wait > 0.001 else 1
+    for fewer in range(1, min(made, 50)):
+        assert costs.search(fewer) > fewer * costs.step
+        later = expected_steps(gamma, fewer + 1) / (wait + costs.search(fewer + 1))
+        assert later > expected_steps(gamma, fewer) / costs.search(fewer)

@@ -13,11 +13,12 @@ import pytest
 
 from copyspec.text.chat import apply
 from copyspec.text.codec import Codec
-from copyspec.text.replies.calls import BareCalls, JsonCalls, NamedCalls, PythonCalls, TaggedCalls, ToolCall, typed
+from copyspec.text.replies.calls import BareCalls, JsonCalls, NamedCalls, PythonCalls, TaggedCalls, ToolCall
 from copyspec.text.replies.learning import _KIMI
 from copyspec.text.replies.marks import mark_all, marked, split, unmarked, without_first
 from copyspec.text.replies.reader import Parts, Reply
 from copyspec.text.replies.tools import properties_of
+from copyspec.text.replies.values import typed
 from tests.helpers.chat_templates import FAMILIES, HARMONY, chatml, tokenizer_of
 from tests.helpers.texts import byte_level
 

@@ -11,29 +11,34 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from keyword import iskeyword
-from math import isfinite
 from typing import ClassVar
 
-from copyspec.text.replies.marks import BEFORE, is_tag, pieces, shown, unmarked
-from copyspec.text.replies.tools import MAX_DEPTH, Tool, named_tool, properties, tool_names, types_of
+from copyspec.text.replies.marks import is_tag, pieces, shown, unmarked
+from copyspec.text.replies.python_calls import python_calls
+from copyspec.text.replies.tools import MAX_DEPTH, Tool, named_tool, properties, tool_names
+from copyspec.text.replies.values import (
+    DECODER,
+    FENCE,
+    NOTHING,
+    SPACE,
+    CallError,
+    CutCallError,
+    after,
+    arguments_of,
+    json_value,
+    typed,
+)
 
 NAME = re.compile(r"[\w.\-/]+")
-_SPACE = re.compile(r"\s*")
 _SEPARATOR = re.compile(r"[\s,]*")
 _WORD = re.compile(r"[^\s,:{}\[\]]+")
 _NOTHING_MORE = re.compile("")
 _BESIDE = {"id", "index", "tool_call_id", "type"}  # keys of a call that hold no arguments
-_FENCE = re.compile(r"```\w*[ \t]*\n?")
 _JSON_CALL = re.compile(r"(?:\[\s*)?\{")
-_PLACEHOLDER = "a_name_that_is_none_in_python_"
-_NOTHING = {"none": None, "null": None, "true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +74,6 @@ class Frame:
         openings = pieces(self.opening)
         places = dict.fromkeys([*pieces(self.section)[:1], *openings[:1], *openings[-1:]])
         return tuple(piece for piece in places if is_tag(piece))  # words may be those of an answer
-
-
-class CallError(ValueError):
-    """A call that cannot be read."""
-
-    is_cut = False
-    """Whether the text ends inside it: all of the rest belongs to it."""
-
-
-class CutCallError(CallError):
-    """A call that is not complete."""
-
-    is_cut = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +174,14 @@ class NamedCalls(CallSyntax):
     ID: ClassVar[str] = "abcde0001"  # Mistral's templates want nine letters or digits
 
     def read(self, text: str, at: int, tools: Sequence[Tool]) -> tuple[list[ToolCall], int]:
-        at = _after(_SPACE, text, at)
+        at = after(SPACE, text, at)
         if self.before and text.startswith(self.before, at):
             at += len(self.before)
         named = NAME.match(text, at)
         if named is None:
             raise CallError("no name of a tool")
         between = "".join(rf"(?:{self._pattern(piece)}\s*)?" for piece in pieces(self.between))
-        value, end = self._arguments(text, _after(re.compile(rf"\s*{between}"), text, named.end()))
+        value, end = self._arguments(text, after(re.compile(rf"\s*{between}"), text, named.end()))
         return [ToolCall(named[0], arguments_of(value))], end
 
     def _arguments(self, text: str, at: int) -> tuple[object, int]:
@@ -215,7 +207,7 @@ class BareCalls(NamedCalls):
         return self._value(text, at, 0)
 
     def _value(self, text: str, at: int, depth: int) -> tuple[object, int]:
-        at = _after(_SPACE, text, at)
+        at = after(SPACE, text, at)
         if text.startswith(self.quote, at):
             start = at + len(self.quote)
             end = text.find(self.quote, start)
@@ -227,10 +219,10 @@ class BareCalls(NamedCalls):
         word = _WORD.match(text, at)
         if word is None:
             raise (CutCallError if at == len(text) else CallError)("no value of an argument")
-        if word[0].lower() in _NOTHING:
-            return _NOTHING[word[0].lower()], word.end()
+        if word[0].lower() in NOTHING:
+            return NOTHING[word[0].lower()], word.end()
         try:
-            return _DECODER.decode(word[0]), word.end()
+            return DECODER.decode(word[0]), word.end()
         except (ValueError, RecursionError):
             return word[0], word.end()
 
@@ -238,10 +230,10 @@ class BareCalls(NamedCalls):
         """The items of a list or an object, after its bracket."""
         items: list[object] = []
         keys: list[str] = []
-        while not text.startswith(closing, at := _after(_SEPARATOR, text, at)):
+        while not text.startswith(closing, at := after(_SEPARATOR, text, at)):
             if closing == "}":
                 key, at = self._value(text, at, MAX_DEPTH)
-                at = _after(_SPACE, text, at)
+                at = after(SPACE, text, at)
                 if not text.startswith(":", at):
                     raise (CutCallError if at == len(text) else CallError)("no value of an argument")
                 keys.append(key if isinstance(key, str) else str(key))
@@ -264,31 +256,31 @@ class TaggedCalls(CallSyntax):
     data_closing: str = ""  # instead of `key_closing` before a value that is no string, if that is told apart
 
     def read(self, text: str, at: int, tools: Sequence[Tool]) -> tuple[list[ToolCall], int]:
-        at = _after(_SPACE, text, at)
+        at = after(SPACE, text, at)
         named = NAME.match(text, at)
         if named is None:
             raise CallError("no name of a tool")
-        name, at = named[0], _after(re.compile(_loose(self.head)), text, named.end())
+        name, at = named[0], after(re.compile(_loose(self.head)), text, named.end())
         types = properties(name, tools)
         values: dict[str, object] = {}
         closing = [*pieces(self.frame.closing), *pieces(self.frame.end)]  # of which models leave out some
         closings = filter(None, (self.key_closing, self.data_closing))
         opening, middle = re.compile(_loose(self.key_opening)), re.compile("|".join(map(_loose, closings)))
         while True:
-            at = _after(_SPACE, text, at)
+            at = after(SPACE, text, at)
             opened = opening.match(text, at) if text[at:] else None
             if opened is None or opened.end() == at:
                 break
             separated = middle.search(text, opened.end())
             if separated is None:
                 raise CallError("the name of an argument does not end")
-            end, after = self._value_end(text, separated.end(), closing, [key for key in types if key not in values])
+            end, behind = self._value_end(text, separated.end(), closing, [key for key in types if key not in values])
             value = text[separated.end() : end]
             value = value.removeprefix(self.pads[0]).removesuffix(self.pads[1])
             key = text[opened.end() : separated.start()].strip()
             is_data = bool(self.data_closing) and separated[0].split() == self.data_closing.split()
             values[key] = typed(_without_cdata(shown(value)), types.get(key, _DATA if is_data else None))
-            at = after
+            at = behind
         if closing and not text.startswith(tuple(closing), at):
             raise CallError("the call does not end")
         return [ToolCall(name, values)], at
@@ -323,14 +315,16 @@ class PythonCalls(CallSyntax):
     is_list: bool = False
 
     def read(self, text: str, at: int, tools: Sequence[Tool]) -> tuple[list[ToolCall], int]:
-        at = _after(_SPACE, text, at)
+        at = after(SPACE, text, at)
         if _JSON_CALL.match(text, at):  # as some models call where calls in Python are not shown to them
             return JsonCalls().read(text, at, tools)
         closing = pieces(self.frame.closing)
         ends = [place for place in _places(text, closing[0], at)] if closing else []
         for end in [*ends, len(text)]:  # the closing tag may be text of an argument, too
             try:
-                calls = [_as_declared(call, tools) for call in _python_calls(shown(text[at:end]).strip(), tools)]
+                calls = [
+                    _as_declared(ToolCall(*call), tools) for call in python_calls(shown(text[at:end]).strip(), tools)
+                ]
                 return calls, end
             except CallError as error:
                 last = error
@@ -367,7 +361,7 @@ def bare_calls(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
     """The calls of an output that is nothing else, as JSON, of which several may follow each other, or as Python,
     perhaps in a fence; empty if it is anything else than calls of the tools."""
     body = text.strip().removeprefix(PREFIX)
-    if (fence := _FENCE.match(body)) is not None and body.endswith("```"):
+    if (fence := FENCE.match(body)) is not None and body.endswith("```"):
         body = body[fence.end() : -3].strip()
     names = tool_names(tools)
     for syntax, begins in _BARE:
@@ -385,70 +379,6 @@ def bare_calls(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
     return []
 
 
-def json_value(text: str, at: int) -> tuple[object, int]:
-    """The JSON value at `at`, after white space and the beginning of a fence, and where it ends, after that of the
-    fence. Raises CallError."""
-    at = _after(_FENCE, text, _after(_SPACE, text, at))
-    at = _after(_SPACE, text, at)
-    try:
-        value, end = _DECODER.raw_decode(text, at)
-        if BEFORE in (body := text[at:end]):  # a string of the value holds a control token
-            value = _DECODER.decode(shown(body))
-    except json.JSONDecodeError as error:
-        if error.msg.startswith("Unterminated string") or not text[error.pos :].strip():
-            raise CutCallError("it is not complete: a limit may have cut it") from None
-        raise CallError("no JSON object with a name and arguments") from None
-    except (ValueError, RecursionError):  # thousands of digits, or of nested brackets
-        raise CallError("no JSON object with a name and arguments") from None
-    after = _after(_SPACE, text, end)
-    return value, after + 3 if text.startswith("```", after) else end
-
-
-_DECODER = json.JSONDecoder(strict=False)  # models write line ends inside strings as they are
-
-
-def arguments_of(value: object) -> Mapping[str, object]:
-    """The arguments of a call, which some models write as JSON inside a string. Raises CallError."""
-    if isinstance(value, str):
-        try:
-            value = _DECODER.decode(value) if value.strip() else {}
-        except (ValueError, RecursionError):
-            raise CallError("arguments that are no JSON object") from None
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise CallError("arguments that are no JSON object")
-    return {str(key): as_json(item) for key, item in value.items()}
-
-
-def typed(text: str, schema: object) -> object:
-    """An argument that was written as text, as its schema wants it."""
-    kinds = types_of(schema)
-    if not kinds or "string" in kinds:
-        return None if text.strip() == "null" and "null" in kinds else text
-    word = text.strip()
-    if word.lower() in _NOTHING:
-        return _NOTHING[word.lower()]
-    for read in (_DECODER.decode, ast.literal_eval):
-        try:
-            value = as_json(read(word))
-            return int(value) if kinds == {"integer"} and isinstance(value, float) and value.is_integer() else value
-        except (TypeError, ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-    return text
-
-
-def as_json(value: object, depth: int = 0) -> object:
-    """A value of JSON, with tuples as lists. Raises CallError for any other: a set, bytes, an infinite number."""
-    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and isfinite(value)):
-        return value
-    if depth < MAX_DEPTH and isinstance(value, (list, tuple)):
-        return [as_json(item, depth + 1) for item in value]
-    if depth < MAX_DEPTH and isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: as_json(item, depth + 1) for key, item in value.items()}
-    raise CallError("an argument that is no JSON")
-
-
 def _as_declared(call: ToolCall, tools: Sequence[Tool]) -> ToolCall:
     """The call with its arguments as the tool declares them: some models write numbers as strings."""
     types = properties(call.name, tools)
@@ -456,79 +386,6 @@ def _as_declared(call: ToolCall, tools: Sequence[Tool]) -> ToolCall:
         key: typed(value, types.get(key)) if isinstance(value, str) else value for key, value in call.arguments.items()
     }
     return ToolCall(call.name, values)
-
-
-def _python_calls(text: str, tools: Sequence[Tool]) -> Iterator[ToolCall]:
-    """Calls written as a Python expression, with literals as arguments. Names that Python does not allow, such as
-    `get-weather` or the argument `from`, are replaced while it is parsed."""
-    names: dict[str, str] = {}
-    for name in tool_names(tools):
-        if not _is_name(name.replace(".", "_")):
-            names[other := f"{_PLACEHOLDER}{len(names)}_"] = name
-            text = re.sub(rf"(^|[\[,\s]){re.escape(name)}\(", rf"\g<1>{other}(", text)
-        for argument in properties(name, tools):
-            if not _is_name(argument) and argument not in names.values():
-                names[other := f"{_PLACEHOLDER}{len(names)}_"] = argument
-                text = re.sub(rf"([(,]\s*){re.escape(argument)}(?=\s*=)", rf"\g<1>{other}", text)
-    for call in _plain_calls(text):
-        written = json.dumps([call.name, dict(call.arguments)])
-        for other, name in names.items():  # also where a text of an argument looks like a call
-            written = written.replace(other, json.dumps(name)[1:-1])
-        name, arguments = json.loads(written)
-        yield ToolCall(name, arguments)
-
-
-def _is_name(text: str) -> bool:
-    return text.isidentifier() and not iskeyword(text)
-
-
-_STRING = re.compile(
-    r"""("{3}|'{3})(?:[^\\]|\\.)*?(?:\1|\\?\Z)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)|'(?:[^'\\]|\\.)*(?:'|\\?\Z)|(?<![\w.])0+(?=[1-9])""",
-    re.DOTALL,
-)
-"""A string, or the zeros that a number begins with."""
-
-
-def _mended(text: str) -> str:
-    """Calls without what Python does not read: line ends inside strings as they are, and zeros before numbers."""
-    return _STRING.sub(
-        lambda match: match[0] if match[1] else match[0].strip("0").replace("\r", "\\r").replace("\n", "\\n"), text
-    )
-
-
-def _plain_calls(text: str) -> Iterator[ToolCall]:
-    try:
-        try:
-            body = ast.parse(text, mode="exec").body
-        except SyntaxError:
-            body = ast.parse(_mended(text), mode="exec").body
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        raise CallError("no call") from None
-    nodes = [statement.value if isinstance(statement, ast.Expr) else statement for statement in body]
-    if len(nodes) == 1 and isinstance(nodes[0], (ast.List, ast.Tuple)):
-        nodes = list(nodes[0].elts)
-    if not nodes:
-        raise CallError("no call")
-    for node in nodes:
-        if not isinstance(node, ast.Call) or node.args or any(keyword.arg is None for keyword in node.keywords):
-            raise CallError("no call with named arguments")
-        try:
-            values = {str(keyword.arg): as_json(_literal(keyword.value)) for keyword in node.keywords}
-            name = ast.unparse(node.func)
-        except (TypeError, ValueError, RecursionError, MemoryError):
-            raise CallError("an argument that is no literal") from None
-        yield ToolCall(name, values)
-
-
-def _literal(node: ast.expr) -> object:
-    """The value of a literal, with JSON's constants, too."""
-    if isinstance(node, ast.Name) and node.id.lower() in _NOTHING:
-        return _NOTHING[node.id.lower()]
-    if isinstance(node, ast.Dict):
-        return {_literal(key): _literal(value) for key, value in zip(node.keys, node.values, strict=True) if key}
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return [_literal(item) for item in node.elts]
-    return ast.literal_eval(node)
 
 
 def _loose(text: str) -> str:
@@ -546,18 +403,13 @@ def _skip(text: str, at: int, glue: Sequence[str]) -> int:
     """The next place that holds neither white space, nor a comma, nor one of the pieces between calls."""
     while True:
         start = at
-        at = _after(_SPACE, text, at)
+        at = after(SPACE, text, at)
         at += text.startswith(",", at)
         for piece in glue:
             if text.startswith(piece, at):
                 at += len(piece)
         if at == start:
             return at
-
-
-def _after(pattern: re.Pattern[str], text: str, at: int) -> int:
-    match = pattern.match(text, at)
-    return at if match is None else match.end()
 
 
 def _places(text: str, part: str, at: int) -> Iterator[int]:

@@ -21,9 +21,9 @@ from copyspec.text.replies.calls import (
     NamedCalls,
     PythonCalls,
     TaggedCalls,
-    arguments_of,
 )
 from copyspec.text.replies.marks import AFTER, BEFORE, PIECE, is_tag, pieces, shown
+from copyspec.text.replies.values import arguments_of
 
 Render = Callable[[Sequence[Mapping[str, object]], bool, bool], str]
 """Renders messages in marked text: with a tool or without, and with the assistant's turn opened or not. Raises any

@@ -9,19 +9,17 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from copyspec.text.replies.calls import (
-    CallError,
     InvalidCall,
     JsonCalls,
     PythonCalls,
     ToolCall,
-    arguments_of,
     bare_calls,
     could_be_bare,
-    json_value,
 )
 from copyspec.text.replies.learning import ReplyFormat
 from copyspec.text.replies.marks import BEFORE, MarkedDetokenizer, mark_all, marked, shown, unmarked
 from copyspec.text.replies.tools import Tool, tool_names
+from copyspec.text.replies.values import CallError, arguments_of, json_value
 from copyspec.text.stops import held_back
 
 Kind = Literal["reasoning", "content"]
