@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -241,7 +242,7 @@ def _unfit(text: str, edit: FileEdit, path: str | None) -> Refusal | None:
     """Why a text cannot be edited at all."""
     if len(text) > MAX_CHARS:
         return Refusal("size", f"it has {len(text):,} characters, more than {MAX_CHARS:,}: edit it by other means")
-    if any("\ud800" <= char <= "\udfff" for char in text):
+    if re.search("[\ud800-\udfff]", text):
         return Refusal("encoding", "it holds bytes that are not text: convert it to UTF-8")
     if path is not None and edit.path is not None and not names_file(edit.path, path):
         return Refusal("path", f"the edit is for {edit.path!r}")
@@ -315,7 +316,7 @@ def _in_place(text: str, made: str, blanks: str | None = None) -> str:
 def is_lazy(snippet: Sequence[str], before: Sequence[str]) -> bool:
     """Whether a snippet has a mark that is no line of the file."""
     known = {line.strip() for line in before}
-    return any(is_omission(line) and line.strip() not in known for line in snippet)
+    return any(line.strip() not in known and is_omission(line) for line in snippet)
 
 
 def chunks(snippet: Sequence[str], before: Sequence[str]) -> list[list[str]]:
@@ -323,7 +324,7 @@ def chunks(snippet: Sequence[str], before: Sequence[str]) -> list[list[str]]:
     known = {line.strip() for line in before}
     made: list[list[str]] = [[]]
     for line in snippet:
-        if is_omission(line) and line.strip() not in known:
+        if line.strip() not in known and is_omission(line):
             made.append([])
         else:
             made[-1].append(line)

@@ -39,7 +39,7 @@ def placeholder(lines: Sequence[str], before: Sequence[str]) -> Refusal | None:
     """A refusal of an omission mark that is not a line of the file."""
     known = {line.strip() for line in before}
     for at, line in enumerate(lines):
-        if is_omission(line) and line.strip() not in known:
+        if line.strip() not in known and is_omission(line):
             return Refusal("omission", f"line {at + 1} of the new version stands for others: {_quoted(line)}")
     return None
 

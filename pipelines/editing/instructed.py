@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -77,7 +78,7 @@ class EditPipeline:
         body = text.removeprefix(_MARK).strip()
         if not body:
             return Edited(text, text)
-        if any("\ud800" <= char <= "\udfff" for char in body):
+        if re.search("[\ud800-\udfff]", body):
             return Edited(text, text, Refusal("encoding", "it holds bytes that are not text: convert it to UTF-8"))
         source = LINE_END.sub("\n", body)
         result = self._ask(prompt_of(instruction, source), source)

@@ -19,12 +19,12 @@ from copyspec.drafters.predictors import head_walk
 from copyspec.drafters.predictors.base import RowContext
 from copyspec.drafters.predictors.heads import DraftHeads, HeadsPredictor
 from copyspec.drafters.predictors.mtp_files import load_mtp
-from copyspec.options import SamplingOptions, StaticOptions
+from copyspec.options import SamplingOptions
 from copyspec.targets import wrap
 from copyspec.targets.base import LAST
 from copyspec.tree import EMPTY, ROOT, DraftTree
 from copyspec.verification.walk import accepted
-from tests.drafters.test_heads import SIZE, STATIC, add_heads, named, plain, plain_outputs, random_heads, rows, run
+from tests.drafters.test_heads import SIZE, STATIC, add_heads, plain, plain_outputs, random_heads, rows, run, target_of
 from tests.helpers import mtp
 from tests.helpers.models import VOCAB_SIZE, tiny
 
@@ -322,7 +322,7 @@ def test_heads_that_ride_on_a_pass_read_what_they_read_after_it(
     assert rides == 7 and accepted_nodes > 10
 
 
-@pytest.mark.parametrize("static", [None, STATIC], ids=["dynamic", "static"])
+@pytest.mark.parametrize("is_static", [False, True], ids=["dynamic", "static"])
 @pytest.mark.parametrize(
     ("kind", "copies", "heat"),
     [
@@ -334,13 +334,16 @@ def test_heads_that_ride_on_a_pass_read_what_they_read_after_it(
     ],
 )
 def test_one_read_of_the_host_per_pass(
-    kind: str, copies: bool, heat: float, static: StaticOptions | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, copies: bool, heat: float, is_static: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU: only the first draft of new words is read on its own. Outputs are those of plain decoding."""
     as_on_a_gpu(monkeypatch)
-    model = mtp.write(kind, tmp_path) if kind in mtp.FAMILIES else named("deep")
+    if kind in mtp.FAMILIES:
+        target: Any = wrap(mtp.write(kind, tmp_path), static=STATIC if is_static else None)
+    else:
+        target = target_of("deep", is_static=is_static)
+    model, requests = target.model, rows(heat)
     heads = DraftHeads(load_mtp(model) if kind in mtp.FAMILIES else random_heads(kind), model)
-    target, requests = wrap(model, static=static), rows(heat)
     expected = plain(target, requests) if kind in mtp.FAMILIES else plain_outputs("deep", heat)
     for request in requests:
         add_heads(request, heads, copies=copies)

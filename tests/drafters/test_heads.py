@@ -58,9 +58,15 @@ def named(name: str) -> PreTrainedModel:
 
 
 @cache
+def target_of(name: str, *, is_static: bool = False) -> Target:
+    """Made, tested and recorded once, for heads of all kinds."""
+    return wrap(named(name), static=STATIC if is_static else None)
+
+
+@cache
 def plain_outputs(name: str, temperature: float) -> list[list[int]]:
     """What plain decoding of `rows` writes, in passes of shapes that change."""
-    return plain(wrap(named(name)), rows(temperature))
+    return plain(target_of(name), rows(temperature))
 
 
 def random_heads(kind: str, *, vocabulary: torch.Tensor | None = None) -> HeadFile:
@@ -155,7 +161,7 @@ def add_heads(request: Request, heads: DraftHeads, *, copies: bool) -> None:
 STATIC = StaticOptions(use="always", new_graph=CpuGraph)
 
 
-@pytest.mark.parametrize("static", [None, STATIC], ids=["dynamic", "static"])
+@pytest.mark.parametrize("is_static", [False, True], ids=["dynamic", "static"])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize(
     ("kind", "copies", "name"),
@@ -173,11 +179,9 @@ STATIC = StaticOptions(use="always", new_graph=CpuGraph)
         ("dflash", False, "mistral"),
     ],
 )
-def test_output_equals_plain_decoding(
-    kind: str, copies: bool, name: str, temperature: float, static: StaticOptions | None
-) -> None:
-    model = named(name)
-    target, requests = wrap(model, static=static), rows(temperature)
+def test_output_equals_plain_decoding(kind: str, copies: bool, name: str, temperature: float, is_static: bool) -> None:
+    target, requests = target_of(name, is_static=is_static), rows(temperature)
+    model = target.model
     vocabulary = torch.arange(7, 77, 2) if kind == "recurrent" else None
     heads = DraftHeads(random_heads(kind, vocabulary=vocabulary), model)
     for request in requests:
@@ -185,17 +189,17 @@ def test_output_equals_plain_decoding(
     drafted = run(target, requests)
     assert [tokens for tokens, _ in drafted] == plain_outputs(name, temperature)
     assert sum(stats.num_draft_tokens_per_source.get("heads", 0) for _, stats in drafted) > 0
-    assert {stats.runner for _, stats in drafted} == {"graph" if static else "eager"}
+    assert {stats.runner for _, stats in drafted} == {"graph" if is_static else "eager"}
     head = output_head(model)
     assert head is not None and not head._forward_pre_hooks
 
 
-@pytest.mark.parametrize("static", [None, STATIC], ids=["dynamic", "static"])
+@pytest.mark.parametrize("is_static", [False, True], ids=["dynamic", "static"])
 @pytest.mark.parametrize(("kind", "temperature"), [("recurrent", 0.0), ("recurrent", 0.9), ("feature", 0.0)])
-def test_heads_that_know_the_target_are_accepted(kind: str, temperature: float, static: StaticOptions | None) -> None:
-    model, expected = named("memoryless"), plain_outputs("memoryless", temperature)
-    target, requests = wrap(model, static=static), rows(temperature)
-    heads = DraftHeads(trained(kind), model)
+def test_heads_that_know_the_target_are_accepted(kind: str, temperature: float, is_static: bool) -> None:
+    expected = plain_outputs("memoryless", temperature)
+    target, requests = target_of("memoryless", is_static=is_static), rows(temperature)
+    heads = DraftHeads(trained(kind), target.model)
     for request in requests:
         add_heads(request, heads, copies=False)
     drafted = run(target, requests)

@@ -4,6 +4,8 @@ reported if its files are broken. Outputs equal plain decoding."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +70,24 @@ PLAIN: dict[tuple[str, float], list[list[int]]] = {}
 """What each family writes without drafts at a temperature."""
 
 
-@pytest.mark.parametrize("static", [None, StaticOptions(use="always", new_graph=CpuGraph)], ids=["dynamic", "static"])
+@pytest.fixture(scope="module")
+def target_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bool], Any]:
+    """A family's target, with static passes or without: made, tested and recorded once."""
+    model_of = cache(lambda name: mtp.write(name, tmp_path_factory.mktemp("model")))
+    static = StaticOptions(use="always", new_graph=CpuGraph)
+    return cache(lambda name, is_static: wrap(model_of(name), static=static if is_static else None))
+
+
+@pytest.mark.parametrize("is_static", [False, True], ids=["dynamic", "static"])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize(("name", "copies"), [(name, number % 2 == 0) for number, name in enumerate(mtp.FAMILIES)])
 def test_output_equals_plain_decoding(
-    name: str, copies: bool, temperature: float, static: StaticOptions | None, tmp_path: Path
+    name: str, copies: bool, temperature: float, is_static: bool, target_of: Callable[[str, bool], Any]
 ) -> None:
-    if static and name not in STATIC:
+    if is_static and name not in STATIC:
         pytest.skip("no static passes")
-    model = mtp.write(name, tmp_path)
-    target, requests = wrap(model, static=static), rows(temperature)
+    target, requests = target_of(name, is_static), rows(temperature)
+    model = target.model
     if (name, temperature) not in PLAIN:
         PLAIN[name, temperature] = plain(target, requests)
     heads = DraftHeads(load_mtp(model), model)
@@ -86,7 +96,7 @@ def test_output_equals_plain_decoding(
     drafted = run(target, requests)
     assert [tokens for tokens, _ in drafted] == PLAIN[name, temperature]
     assert sum(stats.num_draft_tokens_per_source.get("heads", 0) for _, stats in drafted) > 0
-    assert not static or "eager" not in {stats.runner for _, stats in drafted}
+    assert not is_static or "eager" not in {stats.runner for _, stats in drafted}
     assert weights_of(model)[0] is heads.bound.shared or heads.bound.shared.equal(weights_of(model)[0])
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -45,6 +45,14 @@ def engine_of(name: str, *, is_static: bool = False) -> copyspec.Engine:
     return copyspec.Engine(model, tokenizer(), static=STATIC if is_static else None)
 
 
+@cache
+def written(name: str, prompt: tuple[int, ...]) -> tuple[int, ...]:
+    """What `generate` writes."""
+    ids, model = torch.tensor([prompt]), cast(Any, engine_of(name).model)
+    own = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, eos_token_id=None, do_sample=False)
+    return tuple(own[0, len(prompt) :].tolist())
+
+
 def emptied(engine: copyspec.Engine, max_bytes: int = 1 << 24) -> copyspec.Engine:
     engine.prefix_cache.clear()
     engine.prefix_cache.max_bytes = max_bytes
@@ -59,13 +67,10 @@ def test_turns_of_a_chat(name: str, is_static: bool) -> None:
     engine = emptied(engine_of(name, is_static=is_static))
     prompt, before = random_ids(150), 0
     for turn in range(3):
-        ids = torch.tensor([prompt])
-        own: Any = engine.model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, eos_token_id=None, do_sample=False
-        )
+        own = written(name, tuple(prompt))
         for _ in range(2):
             kept = engine.generate(prompt, prefix_cache=True, **OPTIONS)
-            assert kept.token_ids == tuple(own[0, len(prompt) :].tolist())
+            assert kept.token_ids == own
             # What the last turn read and wrote, but for the tokens of its last pass, or the whole blocks of the prompt.
             if name == NEMOTRON and turn:  # which would read the last turn's output in another way
                 before = 128

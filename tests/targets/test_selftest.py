@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import BambaConfig, GraniteMoeHybridConfig, JambaConfig, PreTrainedConfig, RecurrentGemmaConfig
+from transformers import (
+    BambaConfig,
+    GraniteMoeHybridConfig,
+    JambaConfig,
+    LlamaForCausalLM,
+    PreTrainedConfig,
+    RecurrentGemmaConfig,
+)
 
 from copyspec.targets import wrap
 from copyspec.targets.base import UnsupportedModelError
@@ -291,3 +298,19 @@ def test_periods_that_are_none_are_kept(period: Any, offset: Any) -> None:
     small = shrunk(PreTrainedConfig(**values), window=8, positions=64)
     assert small.some_layer_period == (2 if period == 4 else period)
     assert small.some_layer_offset == (1 if offset == 3 else offset)
+
+
+class RowsMixed(LlamaForCausalLM):
+    """Rows of a batch change each other, as in models whose experts take so many tokens of a batch."""
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        output: Any = super().forward(*args, **named)
+        others = output.logits.sum(0, keepdim=True) - output.logits
+        output.logits = output.logits + others.roll(1, -1)
+        return output
+
+
+def test_drafts_are_compared_with_texts_alone_where_rows_of_a_batch_change_each_other() -> None:
+    model = RowsMixed(models.tiny("llama").config).eval()
+    models.spread_logits(model)
+    assert wrap(model).supports_trees  # whose passes have one row

@@ -135,7 +135,8 @@ class PlainRow:
         if not self._ids.shape[1]:
             reads = self._model.config.is_encoder_decoder
             first = ids[:1] if reads else ids[: len(ids) - bool(chain and len(ids) > 1)]  # a prompt is read once
-            self._ids, self._arguments = prepared(self._model, self._prompt if reads else first, first, use_cache=True)
+            prompt = self._prompt if reads else first
+            self._ids, self._arguments = prepared(self._model, [prompt], [first], use_cache=True)
             logits = self._pass(len(first), is_first=True)
             ids = ids[len(first) :]
         if chain and ids and len(self._waiting) >= MAX_WAITING:

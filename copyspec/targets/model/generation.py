@@ -35,11 +35,12 @@ class OwnStopStrings(GenerationConfig):
 
 
 def prepared(
-    model: PreTrainedModel, prompt: Sequence[int], first: Sequence[int], *, use_cache: bool
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], first: Sequence[Sequence[int]], *, use_cache: bool
 ) -> tuple[torch.Tensor, Arguments]:
-    """The tokens [1, L] with which `generate` enters its loop, and the arguments of `prepare_inputs_for_generation`.
+    """The tokens [B, L] with which `generate` enters its loop, and the arguments of `prepare_inputs_for_generation`.
 
-    `first` is the decoder's first input: the prompt itself, or the start tokens of encoder-decoder models.
+    `prompts`, of one length, and `first`, the decoder's first inputs: the prompts themselves, or the start tokens of
+    encoder-decoder models.
     """
     captured: list[tuple[torch.Tensor, Arguments]] = []
 
@@ -55,10 +56,10 @@ def prepared(
         return input_ids
 
     device = read_device(model)
-    ids = torch.tensor([list(prompt)], device=device)
+    ids = torch.tensor([*map(list, prompts)], device=device)
     inputs: Arguments = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = torch.tensor([list(first)], device=device)
+        inputs["decoder_input_ids"] = torch.tensor([*map(list, first)], device=device)
     generator: Any = model  # typed Any, since its type does not show GenerationMixin's methods
     generator.generate(**inputs, custom_generate=keep, generation_config=settings(model, use_cache=use_cache))
     tokens, arguments = captured[0]

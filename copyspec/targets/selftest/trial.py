@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -58,6 +58,9 @@ class _Draft(NamedTuple):
         check(self.logits, expected, f"draft nodes after {self.length} tokens", model)
 
 
+_Score = Callable[[_Draft, Sequence[Sequence[int]]], torch.Tensor]
+
+
 class Trial:
     """The rows of one session and their expected sequences. `step` raises MismatchError if the logits differ, or where
     the reference is `generate`, `close` does, which calls it once for all drafts of a row."""
@@ -68,6 +71,7 @@ class Trial:
         """`lengths`: tokens of each row's first `score`. `piece`: tokens per prefill pass."""
         self._target, self._model, self._random = target, model, random.Random(seed)
         self._reads, self._limit = target.is_encoder_decoder, target.max_length
+        self._configs = read_facts(model).configs
         settings = model.generation_config
         ends = getattr(settings, "eos_token_id", None)
         self._special = {getattr(settings, "pad_token_id", None), *(ends if isinstance(ends, list) else [ends])}
@@ -107,8 +111,7 @@ class Trial:
             if self._steps:
                 self._scored.append(draft)
             else:
-                texts = [alone(self._model, draft.prompt, text)[draft.length - 1 :] for text in draft.texts]
-                draft.check(texts, self._model)
+                self._compare([draft], self._passes, 1)
             paths.append(path_to(tree.parents, self._random.randrange(ROOT, len(tree))))
         self.session.keep(paths)
         for row, (tree, path) in enumerate(zip(trees, paths, strict=True)):
@@ -143,7 +146,7 @@ class Trial:
             return
         for row, (prompt, sequence) in enumerate(zip(self._prompts, self._sequences, strict=True)):
             begin = self._begin(row)
-            expected = alone(self._model, prompt, sequence[:-1])[begin - 1 :]
+            expected = self._passed(prompt, [sequence[:-1]])[0, begin - 1 :]
             logits = generated(self._model, prompt, [sequence], begin)[0]
             check(expected, logits, "passes with and without a cache", self._model)
 
@@ -183,26 +186,49 @@ class Trial:
         return _Draft(self._prompts[row], begin, len(sequence), paths, texts, logits.clone())
 
     def close(self) -> None:
-        """Close the session, and compare with `generate` what has not been compared yet: all that begins alike in one
-        call, unless rows of a batch get other logits there than alone, as RWKV's do."""
+        """Close the session, and compare with `generate` what has not been compared yet, all that begins alike at
+        once."""
         self.session.close()
         groups: dict[tuple[tuple[int, ...], ...], list[_Draft]] = {}
         for draft in self._scored:
             groups.setdefault((tuple(draft.prompt), tuple(draft.texts[0][: draft.begin])), []).append(draft)
-        mixes_rows: bool | None = None
         for drafts in groups.values():
-            prompt, begin = drafts[0].prompt, drafts[0].begin
-            texts = [text for draft in drafts for text in draft.texts]
-            size = max(map(len, texts)) + 1
-            padded = [[*text, *[text[0]] * (size - len(text))] for text in texts]
-            if mixes_rows is None and len(texts) > 1:
-                beside, apart = [generated(self._model, prompt, part, begin)[-1] for part in (padded[-2:], padded[-1:])]
-                mixes_rows = not _difference(beside, apart) <= _tolerance(self._model)
-            parts = [[text] for text in padded] if mixes_rows else [padded]
-            logits = torch.cat([generated(self._model, prompt, part, begin) for part in parts])
-            for draft in drafts:
-                own, logits = logits[: len(draft.texts)], logits[len(draft.texts) :]
-                draft.check([*own[:, draft.length - begin :]], self._model)
+            self._compare(drafts, self._generated, drafts[0].begin)
+
+    def _compare(self, drafts: Sequence[_Draft], score: _Score, first: int) -> None:
+        """Compare drafts of a row, whose texts `score` scores from the `first` token on: all in one batch, and where
+        that differs or fails, each alone. Rows of a batch may get other logits than alone, as RWKV's do."""
+        texts = [text for draft in drafts for text in draft.texts]
+        size = max(map(len, texts)) + 1
+        padded = [[*text, *[text[0]] * (size - len(text))] for text in texts]
+        for batches in ([padded], [[text] for text in padded]):
+            try:
+                logits = torch.cat([score(drafts[0], batch) for batch in batches])
+                for draft in drafts:
+                    own, logits = logits[: len(draft.texts)], logits[len(draft.texts) :]
+                    draft.check([*own[:, draft.length - first :]], self._model)
+                return
+            except Exception:
+                if len(batches) == len(texts):
+                    raise
+
+    def _generated(self, draft: _Draft, texts: Sequence[Sequence[int]]) -> torch.Tensor:
+        return generated(self._model, draft.prompt, texts, draft.begin)
+
+    def _passes(self, draft: _Draft, texts: Sequence[Sequence[int]]) -> torch.Tensor:
+        return self._passed(draft.prompt, [text[:-1] for text in texts])
+
+    @in_inference_mode
+    def _passed(self, prompt: Sequence[int], texts: Sequence[Sequence[int]]) -> torch.Tensor:
+        """The logits after each token of texts of one length, [B, L, V], from a pass without a cache."""
+        with masked_attention(self._model, self._configs):
+            reads = [prompt] * len(texts) if self._reads else texts
+            tokens, arguments = prepared(self._model, reads, texts, use_cache=False)
+            generation: Any = self._model
+            inputs = generation.prepare_inputs_for_generation(tokens, is_first_iteration=True, **arguments)
+            inputs.pop("logits_to_keep", None)  # of the arguments, or of the configuration
+            logits: torch.Tensor = generation(**inputs, return_dict=True).logits
+        return logits
 
     def _tokens(self, count: int) -> list[int]:
         """Distinct random ids, also among siblings, without special tokens: `generate` ends at some."""
@@ -212,19 +238,6 @@ class Trial:
             return [next(token for token in range(low, size) if token not in self._special)] * count
         drawn = self._random.sample(range(low, size), count + len(self._special))
         return [token for token in drawn if token not in self._special][:count]
-
-
-@in_inference_mode
-def alone(model: PreTrainedModel, prompt: Sequence[int], sequence: Sequence[int]) -> torch.Tensor:
-    """The logits after each token of `sequence`, [L, V], from a separate pass without a cache."""
-    with masked_attention(model, read_facts(model).configs):
-        reads = prompt if model.config.is_encoder_decoder else sequence
-        tokens, arguments = prepared(model, reads, sequence, use_cache=False)
-        generation: Any = model
-        inputs = generation.prepare_inputs_for_generation(tokens, is_first_iteration=True, **arguments)
-        inputs.pop("logits_to_keep", None)  # of the arguments, or of the configuration
-        logits: torch.Tensor = model(**inputs, return_dict=True).logits
-    return logits[0]
 
 
 @in_inference_mode
