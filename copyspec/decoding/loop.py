@@ -104,11 +104,14 @@ def decode(
                 yield told
             has_ended = batch.finish()
             if is_ahead and len(batch.rows) > 1 and not (has_ended or batch.is_outlasted):
+                if any([row.request.recorder is not None for row in batch.rows]):
+                    untold = batch.report()  # recorded before the next draft
                 continue  # a single one's tokens wait for nothing
-            outputs = batch.report()
+            untold = batch.report()
             if has_ended:
                 batch.drop_finished()
-            yield outputs
+            told, untold = untold, []
+            yield told
     except Exception:  # an interrupt cannot wait for the caller
         untold += batch.report()
         if untold:
@@ -258,6 +261,7 @@ class Batch:
             sampled = clock()
             paths = [row.verify(tree, picked) for row, tree, picked in zip(rows, trees, picks, strict=True)]
         verified = clock()
+        self._verified = [*zip(rows, trees, paths, repeat(len(rows)), strict=False)]
         kept_paths = [*paths]
         if has_ended := any([row.finish is not None for row in rows]):  # it needs no cache for its last accepted tokens
             kept_paths = [path if row.finish is None else () for row, path in zip(rows, paths, strict=True)]
@@ -305,7 +309,6 @@ class Batch:
             self._reach = max(START_NODES, min(2 * taken, CHEAP_NODES), min(2 * max(map(len, paths)), most))
             for row, tree, path, size in zip(rows, trees, paths, scores.sizes, strict=True):
                 row.meter.count(tree, path, budget, len(rows), extra * (size - 1))
-        self._verified = [*zip(rows, trees, paths, repeat(len(rows)), strict=False)]
         for row in self.rows[len(rows) :]:  # which got no token
             if reading is not None and row is reading[0]:
                 row.meter.before.passes += 1
@@ -373,7 +376,7 @@ class Batch:
             self._session.close()
         for row in self.rows:
             row.close()
-        self.rows, self._session, self._launched = [], None, None
+        self.rows, self._session, self._launched, self._verified = [], None, None, []
 
     def _score(
         self, rows: Sequence[Row], uncached: Sequence[Sequence[int]], trees: Sequence[DraftTree]

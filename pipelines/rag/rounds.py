@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -169,10 +170,9 @@ class Rounds(Generic[Query, Answer]):
             while not (self._ended and not self._open and not self._batches):
                 yield from self._go_on()
         finally:
-            with self._sending:
-                self._closed = True
-                for batch in self._batches:
-                    batch.search.cancel()
+            self._closed = True  # without the lock: this may run as a finaliser, in any thread
+            for batch in self._batches.copy():
+                batch.search.cancel()
 
     def _begun_by_guess(self) -> bool:
         self._plan = self._scheduler.plan()
@@ -198,7 +198,8 @@ class Rounds(Generic[Query, Answer]):
         elif self._may_guess():
             self._guess_one()
         elif self._open:
-            with self._sending:  # the end of this search finds it listed
+            # The end of this search finds it listed. One in this thread may take long, and forks wait for locks.
+            with self._sending if self._scheduler.overlaps else nullcontext():
                 self._send()
             if not self._scheduler.overlaps:
                 yield self._settle(self._batches[0])
@@ -210,7 +211,8 @@ class Rounds(Generic[Query, Answer]):
         if not free or not self._plan.speculates:
             return False
         made = len(self._open)
-        return made < self._plan.ahead if self._batches else not made or not self._scheduler.is_enough(made, self._plan)
+        waits = not self._batches and made and self._scheduler.is_enough(made, self._plan)
+        return made < self._plan.ahead and not waits
 
     def _guess_one(self) -> None:
         """Make one speculation step."""
@@ -298,6 +300,8 @@ class Rounds(Generic[Query, Answer]):
         self._held = perf_counter() - started
         del self._open[:count]
         self._batches.append(batch)
+        if self._closed:  # meanwhile
+            batch.search.cancel()
 
     def _send_next(self, batch: GuessBatch[Query, Answer], truths: Sequence[Answer]) -> None:
         """At the end of a search, in its thread: submit the guesses that were made meanwhile, if they are enough and

@@ -256,11 +256,12 @@ class Scheduler:
         return (1.0 + right) / (2.0 + right + broken)
 
     def _costs(self) -> Costs | None:
-        if not self._steps or not self._searches.weight:
+        steps = self._steps or self._light or self._readings  # texts of two steps only show how long the first takes
+        if not steps or not self._searches.weight:
             return None
         batch, query = self._searches.fit()
         late = sum(self._late) / len(self._late) if self._late else 0.0
-        return Costs(sum(self._steps) / len(self._steps), batch, query, late)
+        return Costs(sum(steps) / len(steps), batch, query, late)
 
 
 def _pace(rounds: Iterable[tuple[float, int]]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -18,6 +19,7 @@ from copyspec.budget import Budget, CostModel
 from copyspec.decoding import loop
 from copyspec.decoding.loop import DecodeSettings, decode
 from copyspec.decoding.requests import CANCELLED, Finish, Request
+from copyspec.decoding.row import Row
 from copyspec.decoding.stats import Stats
 from copyspec.options import CHEAP_NODES, MOST_NODES, START_NODES, DraftOptions, SamplingOptions
 from copyspec.sources import Source
@@ -607,3 +609,58 @@ def test_a_number_of_draft_nodes_is_kept_to() -> None:
     request = Request([7], 300, SamplingOptions(), frozenset(), [], lambda: Copying(script, VOCAB, 1.0))
     list(decode(target, [request], DecodeSettings(DraftOptions(40))))
     assert asked == {40}
+
+
+@pytest.mark.parametrize("devices", [{"cpu"}, set()])
+@pytest.mark.parametrize("place", ["add", "score", "keep", "select"])
+@pytest.mark.parametrize("fails_at", range(1, 8))
+def test_all_that_was_verified_is_told_wherever_a_session_fails(
+    monkeypatch: pytest.MonkeyPatch, devices: set[str], place: str, fails_at: int
+) -> None:
+    monkeypatch.setattr(loop, "SYNCHRONOUS", devices)
+    act, verify, calls = getattr(FakeSession, place), Row.verify, count(1)
+    verified, told = dict[int, list[int]](), dict[int, list[int]]()
+
+    def fail(*arguments: Any) -> Any:
+        if next(calls) == fails_at:
+            raise torch.OutOfMemoryError("full")
+        return act(*arguments)
+
+    def watched(row: Row, *arguments: Any) -> Any:
+        path = verify(row, *arguments)
+        verified[row.index] = list(row.output)
+        return path
+
+    monkeypatch.setattr(FakeSession, place, fail)
+    monkeypatch.setattr(Row, "verify", watched)
+    requests = [Request([1, 2], length, SamplingOptions()) for length in (3, 5, 2, 9, 4, 9)]
+    with suppress(torch.OutOfMemoryError):
+        for step in decode(FakeTarget(VOCAB), requests, DecodeSettings(batch_size=3), counted_costs()):
+            for output in step:
+                told[output.row] = told.get(output.row, []) + list(output.tokens)
+    assert told == verified
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.passes: list[Any] = []
+
+    def record(self, tree: DraftTree, path: Any, tokens: Any, counters: Stats, rows: int) -> None:
+        self.passes.append((list(tree.tokens), list(path), list(tokens), counters, rows))
+
+
+@hypothesis_settings(max_examples=80, deadline=None)
+@given(case=cases())
+def test_a_recorder_sees_the_same_where_rows_are_told_after_the_next_launch(case: dict[str, Any]) -> None:
+    """Each pass with the counters up to it, without what drafters did for the next one."""
+    target, recorded = FakeTarget(VOCAB, supports_trees=case["supports_trees"]), list[Any]()
+    settings = DecodeSettings(DraftOptions(max_nodes=case["max_nodes"]), case["batch_size"])
+    for devices in ({"cpu"}, set[str]()):
+        requests, _ = make_requests(target, case, random_sampling)
+        for request in requests:
+            request.recorder = Recorder()
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(loop, "SYNCHRONOUS", devices)
+            list(decode(target, requests, settings, counted_costs()))
+        recorded.append([request.recorder.passes for request in requests])
+    assert recorded[0] == recorded[1]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Sequence
 from time import sleep
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyspec.pipelines.rag import rounds
 from copyspec.pipelines.rag.rounds import Rounds, plainly
 from copyspec.retrievers import Scheduler, Search
-from copyspec.retrievers.speculative.scheduler import Costs, expected_steps, now_pays
+from copyspec.retrievers.speculative.scheduler import MOST, Costs, expected_steps, now_pays
 from copyspec.retrievers.speculative.worker import Worker
 
 STRIDE, LIMIT, END = 3, 30, 0
@@ -394,3 +395,68 @@ def test_guesses_wait_for_one_more_only_where_searches_are_the_bottleneck(
         assert costs.search(fewer) > fewer * costs.step
         later = expected_steps(gamma, fewer + 1) / (wait + costs.search(fewer + 1))
         assert later > expected_steps(gamma, fewer) / costs.search(fewer)
+
+
+@pytest.mark.parametrize("patience", [6, 7, 8, 9, 11])  # ends within a step
+def test_closing_waits_for_no_thread_that_sends(patience: int) -> None:
+    """A stream that was dropped may be collected in any thread, and in the middle of sending."""
+    text, scheduler = Text(0, 1.0, ending=10**9), Scheduler()
+    searches = Searches(lambda: patience)
+    for _ in range(64):
+        scheduler.observe_step(1.0)
+        scheduler.observe_round(1, 1)
+    scheduler.observe_search(1, 1.0)
+
+    def submit(queries: Sequence[Query], then: Then | None = None) -> LateSearch:
+        if closes:
+            steps.close()
+        search = searches.submit(queries, then)
+        search.seconds = 1.0
+        return search
+
+    closes, run = False, Rounds(text, submit, submit, scheduler)
+    steps = run.run()
+    next(position for position in steps if run._open and run._batches)
+    closes, count = True, searches.count
+    thread = threading.Thread(target=searches.running[-1].end, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert all(search.cancelled for search in searches.running[count - 1 :]) and searches.count == count + 1
+
+
+@pytest.mark.parametrize("stride", [None, 1, 4])
+def test_no_fork_waits_for_a_search(stride: int | None) -> None:
+    text, searches, held = Text(0, 0.9), Searches(lambda: 0), list[bool]()
+
+    def search(queries: Sequence[Query]) -> LateSearch:
+        held.append(run._sending.locked())
+        return searches.submit(queries)
+
+    run = Rounds(text, searches.submit, search, Scheduler(overlaps=False, stride=stride))
+    list(run.run())
+    assert held and not any(held)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seconds=st.floats(0.0, 100.0), step=st.floats(0.0, 0.01), patience=st.integers(0, 1000))
+def test_no_more_guesses_are_open_than_the_scheduler_considers(seconds: float, step: float, patience: int) -> None:
+    scheduler, searches = Scheduler(), Searches(lambda: patience)
+    for _ in range(64):
+        scheduler.observe_step(step)
+        scheduler.observe_round(MOST, MOST)
+    scheduler.observe_search(1, seconds)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LateSearch, "seconds", property(lambda _: seconds, lambda *_: None), raising=False)
+        patched.setitem(globals(), "LIMIT", 400 * STRIDE)
+        list(Rounds(Text(0, 1.0, ending=10**9), searches.submit, searches.submit, scheduler).run())
+    assert max(len(search.queries) for search in searches.running) <= MOST
+
+
+@pytest.mark.parametrize("steps", range(2, 5))
+def test_the_scheduler_learns_from_texts_of_few_steps(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "LIMIT", steps * STRIDE)
+    scheduler, searches = Scheduler(), Searches(lambda: 0)
+    for seed in range(3):
+        list(Rounds(Text(seed, 1.0, ending=10**9), searches.submit, searches.submit, scheduler).run())
+    assert scheduler.costs is not None
