@@ -211,8 +211,8 @@ class Rounds(Generic[Query, Answer]):
         if not free or not self._plan.speculates:
             return False
         made = len(self._open)
-        waits = not self._batches and made and self._scheduler.is_enough(made, self._plan)
-        return made < self._plan.ahead and not waits
+        are_enough = not self._batches and made and self._scheduler.is_enough(made, self._plan)
+        return made < self._plan.ahead and not are_enough
 
     def _guess_one(self) -> None:
         """Make one speculation step."""
