@@ -34,6 +34,7 @@ from copyspec.targets.selftest.checking import KNOWN, digest
 from copyspec.targets.selftest.shrinking import shrunk
 from tests.helpers import models
 from tests.helpers.trees import fingerprint
+from tests.helpers.vision import VISION, with_vision
 
 torch.set_num_threads(1)
 
@@ -124,6 +125,23 @@ def test_what_is_wrong_is_found(name: str, damage: Break, monkeypatch: pytest.Mo
     damage(monkeypatch)
     kind = Seq2SeqTarget if model.config.is_encoder_decoder else CausalTarget
     assert selftest.attempt(lambda inner: kind(inner, read_facts(inner)), model, kind="trees") is not None
+
+
+@pytest.mark.parametrize("name", VISION)
+def test_a_trial_on_the_model_itself_leaves_what_the_last_call_left(name: str) -> None:
+    """Models that read images keep how far the rows of a call are from their lengths, for who continues its cache."""
+    model = with_vision(name)
+    holders = [module for module in model.modules() if hasattr(module, selftest.DELTAS)]
+    left = torch.tensor([[5], [-2], [7], [1]])
+    for module in holders:
+        setattr(module, selftest.DELTAS, left)
+    try:
+        selftest._failure(lambda inner: CausalTarget(inner, read_facts(inner)), model, selftest._brief)
+        assert all([getattr(module, selftest.DELTAS) is left for module in holders])
+    finally:
+        for module in holders:
+            setattr(module, selftest.DELTAS, None)
+    assert bool(holders) == name.startswith("qwen")
 
 
 def test_no_weak_scale_hides_a_wrong_mask(monkeypatch: pytest.MonkeyPatch) -> None:

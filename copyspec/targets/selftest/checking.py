@@ -65,6 +65,9 @@ TRIAL_TIMEOUT = 30.0
 REACH = 48
 """Approximate length of the longest row of the long trial, in tokens."""
 
+DELTAS = "rope_deltas"
+"""The attribute with how far the positions of the last call's rows are from their lengths."""
+
 _findings: dict[tuple[object, ...], str | None] = {}
 _lock = fork_safe(threading.Lock())
 
@@ -133,10 +136,15 @@ def _check_alive(model: PreTrainedModel) -> None:
 
 def _failure(make: MakeTarget, model: PreTrainedModel, trial: Callable[[Target, PreTrainedModel], None]) -> str | None:
     """Why the trial failed. Any exception counts, since an unknown architecture may raise anything."""
+    # `generate` leaves it in models that read images, for a call that continues its cache.
+    kept = [(vars(module), vars(module)[DELTAS]) for module in (model, model.base_model) if DELTAS in vars(module)]
     try:
         trial(make(model), model)
     except Exception as error:
         return f"{error}" or type(error).__name__
+    finally:
+        for attributes, deltas in kept:
+            attributes[DELTAS] = deltas
     return None
 
 
