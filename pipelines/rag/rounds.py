@@ -146,7 +146,7 @@ class Rounds(Generic[Query, Answer]):
         self.stats = SpeculationStats()
         self._open: list[Guess[Query, Answer]] = []  # guesses not submitted yet
         self._batches: deque[GuessBatch[Query, Answer]] = deque()  # being verified; more than one in a long step
-        self._sending = fork_safe(threading.Lock())
+        self._sending = fork_safe(threading.Lock())  # held until a batch that is sent is listed
         self._closed = False
         self._began = 0.0  # time of the last step's beginning
         self._ended = False  # whether the text has ended, if the guesses are right
@@ -300,7 +300,7 @@ class Rounds(Generic[Query, Answer]):
         self._held = perf_counter() - started
         del self._open[:count]
         self._batches.append(batch)
-        if self._closed:  # meanwhile
+        if self._closed:  # while this one was not listed yet
             batch.search.cancel()
 
     def _send_next(self, batch: GuessBatch[Query, Answer], truths: Sequence[Answer]) -> None:
